@@ -1,0 +1,66 @@
+"""What a run leaves behind: one row per request and one row per step, as columns.
+
+Memory grows with requests and steps, never with tokens: the moment of each token follows from the
+step clock. Times in seconds from the run's start, NaN where something never happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+COMPLETED, REJECTED, ABORTED, UNFINISHED = range(4)
+STATUS = ("completed", "rejected", "aborted", "unfinished")
+
+
+@dataclass(slots=True)
+class RequestTable:
+    """One row per injected request, in order of arrival."""
+
+    id: list[str]
+    arrival: Floats
+    num_prompt: Ints
+    num_output: Ints  # tokens actually generated
+    status: Ints  # index into STATUS
+    reason: list[str]  # stop | length | why it was rejected or aborted | ""
+    scheduled: Floats  # start of the first step that computed a token of it
+    first_token: Floats
+    finish: Floats  # end of the step that sampled its last token; the moment of an abort or rejection
+    num_cached: Ints  # prompt tokens found in the prefix cache at the first admission
+    num_preemptions: Ints
+    priority: Ints
+    tenant: list[str]
+
+    def __len__(self) -> int:
+        return len(self.arrival)
+
+
+@dataclass(slots=True)
+class StepTable:
+    """One row per engine step, in order of time; the counters are those after `schedule`."""
+
+    start: Floats
+    end: Floats
+    num_tokens: Ints  # rows of the step
+    num_seqs: Ints
+    num_sampled: Ints
+    num_decodes: Ints
+    decode_kv: Ints
+    decode_kv_max: Ints
+    prefill_tokens: Ints
+    prefill_work: Floats
+    prefill_kv_max: Ints
+    num_running: Ints
+    num_waiting: Ints
+    used_blocks: Ints  # blocks that a running sequence holds
+    kv_tokens: Ints  # tokens whose KV lies in blocks of running sequences, shared ones counted per sequence
+    num_preempted: Ints  # sequences preempted in this step
+    evicted_blocks: Ints  # cached blocks overwritten in this step
+
+    def __len__(self) -> int:
+        return len(self.start)
