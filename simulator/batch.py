@@ -1,0 +1,212 @@
+"""What one engine step computes: one decode group and explicit chunks, described by sums.
+
+A step's cost must not grow with the number of running sequences, so the sequences that decode are
+not listed: they form a `DecodeGroup` that moves them all by one increment and knows how many of them
+open a block at which step, how much context they read, and when one reaches its `max_tokens`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from simulator.request import Sequence
+
+
+class Chunk(NamedTuple):
+    """Part of a sequence computed in one step: `num_tokens` from position `start` on."""
+
+    seq: Sequence
+    num_tokens: int
+    start: int
+    samples: bool  # reaches the sequence's last token, so a new token is sampled
+    cached: int | None = None  # tokens found in the prefix cache, if the step admitted the sequence
+
+
+class DecodeGroup:
+    """The running sequences that decode one token a step, as aggregates.
+
+    A member's `num_computed` is `offset + steps`. Sums: `offset_sum`; `opens[r]` members open a block when
+    `steps % block_size == r`; lazy heaps give the longest context and the next `max_tokens`.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.steps = 0
+        self.size = 0
+        self.offset_sum = 0
+        self.opens = [0] * block_size
+        self._publishers: list[dict[Sequence, None]] = [{} for _ in range(block_size)]
+        self._longest: list[tuple[int, int, Sequence]] = []
+        self._limits: list[tuple[int, int, Sequence]] = []
+
+    def join(self, seq: Sequence) -> None:
+        """Take in a sequence whose last known token is the one being sampled."""
+        offset = seq.num_computed - self.steps
+        seq.group, seq.offset = self, offset
+        self.size += 1
+        self._enter(seq)
+        heapq.heappush(self._limits, (seq.limit - 1 + seq.num_prompt - offset, seq.order, seq))
+
+    def leave(self, seq: Sequence) -> None:
+        """Let a member go and store its counters."""
+        computed = seq.num_computed
+        self.size -= 1
+        self._exit(seq)
+        seq.group = None
+        seq._computed = computed
+        seq._output = computed + 1 - seq.num_prompt
+
+    def postpone(self, seq: Sequence) -> None:
+        """Leave a member out of the step about to be counted."""
+        self._exit(seq)
+        seq.offset -= 1
+        self._enter(seq)
+        heapq.heappush(self._limits, (seq.limit - 1 + seq.num_prompt - seq.offset, seq.order, seq))
+
+    def _enter(self, seq: Sequence) -> None:
+        size = self.block_size
+        self.offset_sum += seq.offset
+        self.opens[-seq.offset % size] += 1
+        heapq.heappush(self._longest, (-seq.offset, seq.order, seq))
+        if seq.hash_private_from * size > seq.offset + self.steps:
+            self._publishers[(-seq.offset - 1) % size][seq] = None
+
+    def _exit(self, seq: Sequence) -> None:
+        size = self.block_size
+        self.offset_sum -= seq.offset
+        self.opens[-seq.offset % size] -= 1
+        self._publishers[(-seq.offset - 1) % size].pop(seq, None)
+
+    @property
+    def num_opening(self) -> int:
+        """Members that need a new block for their next token."""
+        return self.opens[self.steps % self.block_size]
+
+    @property
+    def kv_sum(self) -> int:
+        """Tokens whose KV the members have computed, together."""
+        return self.offset_sum + self.size * self.steps
+
+    @property
+    def kv_max(self) -> int:
+        """The longest member's computed tokens; 0 without members."""
+        heap = self._longest
+        while heap:
+            offset, _, seq = heap[0]
+            if seq.group is self and seq.offset == -offset:
+                return seq.offset + self.steps
+            heapq.heappop(heap)
+        return 0
+
+    def publishing(self) -> list[Sequence]:
+        """Members whose next token fills a block with a hash others may know, in order of admission."""
+        members = self._publishers[self.steps % self.block_size]
+        return sorted(members, key=lambda seq: seq.order) if members else []
+
+    def pop_limited(self) -> list[Sequence]:
+        """Remove and return the members whose token being sampled is the last they may have."""
+        done: list[Sequence] = []
+        heap = self._limits
+        while heap and heap[0][0] <= self.steps:
+            step, _, seq = heapq.heappop(heap)
+            if seq.group is self and seq.limit - 1 + seq.num_prompt - seq.offset == step:
+                self.leave(seq)
+                done.append(seq)
+        return done
+
+
+class Batch:
+    """One step: `num_decodes` members of the decode group and the chunks, with the sums that price it.
+
+    Satisfies `simulator.latency.Features`. Lengths in tokens.
+    """
+
+    __slots__ = (
+        "budget",
+        "chunks",
+        "decode_kv",
+        "decode_kv_max",
+        "ending",
+        "num_decodes",
+        "num_sampled",
+        "num_tokens",
+        "postponed",
+        "preempted",
+        "prefill_kv_max",
+        "prefill_tokens",
+        "prefill_work",
+        "threshold",
+    )
+
+    def __init__(self, budget: int, threshold: int = 0) -> None:
+        self.budget = budget  # tokens that may still be scheduled in this step
+        self.threshold = threshold  # most tokens of one sequence in this step; 0 = no such limit
+        self.chunks: list[Chunk] = []
+        self.preempted: list[Sequence] = []
+        self.postponed: list[Sequence] = []  # members of the group that this step leaves out
+        self.ending: list[Sequence] = []  # sequences whose token sampled in this step is their last allowed
+        self.num_decodes = 0
+        self.decode_kv = 0
+        self.decode_kv_max = 0
+        self.num_tokens = 0
+        self.num_sampled = 0
+        self.prefill_tokens = 0
+        self.prefill_work = 0.0
+        self.prefill_kv_max = 0
+
+    @property
+    def num_seqs(self) -> int:
+        return self.num_decodes + len(self.chunks)
+
+    def __bool__(self) -> bool:
+        return self.num_tokens > 0
+
+    def chunk_size(self, seq: Sequence, computed: int) -> int:
+        """Tokens of a sequence to schedule when `computed` are done: threshold, then budget (rule 3.5)."""
+        n = seq.num_tokens - computed
+        if 0 < self.threshold < n:
+            n = self.threshold
+        return min(n, self.budget)
+
+    def add_decodes(self, n: int, kv: int, longest: int) -> None:
+        """Schedule n decodes that read `kv` tokens of context in all, the new ones included."""
+        self.num_decodes = n
+        self.decode_kv = kv
+        self.decode_kv_max = longest
+        self.num_tokens += n
+        self.num_sampled += n
+        self.budget -= n
+
+    def add_chunk(self, seq: Sequence, n: int, start: int, cached: int | None = None) -> None:
+        """Schedule n tokens of a sequence from position `start` on."""
+        end = start + n
+        samples = end == seq.num_tokens
+        self.chunks.append(Chunk(seq, n, start, samples, cached))
+        self.budget -= n
+        self.num_tokens += n
+        self.num_sampled += samples
+        self.prefill_tokens += n
+        self.prefill_work += n * (start + n / 2)
+        if end > self.prefill_kv_max:
+            self.prefill_kv_max = end
+
+    def rows(self, running: Iterable[Sequence]) -> list[tuple[Sequence, int]]:
+        """List the scheduled sequences in the order of `running`, each with its number of tokens."""
+        chunks = {chunk.seq: chunk.num_tokens for chunk in self.chunks}
+        skipped = set(self.postponed)
+        rows = []
+        for seq in running:
+            if seq in chunks:
+                rows.append((seq, chunks[seq]))
+            elif (seq.group is not None and seq not in skipped) or seq in self.ending:
+                rows.append((seq, 1))
+        return rows
+
+
+class StepResult(NamedTuple):
+    """What executing a batch taught. Every scheduled sequence that reached its end sampled one token."""
+
+    stopped: list[Sequence]  # sequences whose sampled token ended the answer
+    hashes: dict[Sequence, list[tuple[int, int]]] | None = None  # hashes of blocks whose tokens are now known

@@ -1,0 +1,207 @@
+"""Which sequence holds how many blocks: allocation, prefix hits, release and copy-on-write.
+
+Rules of section 5-7 of vLLM 0.33's scheduler. A sequence holds ceil(slots / block_size) blocks for the
+slots allocated to it, so only hashed and shared blocks need a record (`Sequence.runs`, pairs of a run and
+a count); the rest is arithmetic. Blocks whose hash nobody else can know are registered when the sequence
+lets go of them, all others when they are scheduled (rule 6.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, cast
+
+from simulator.kv.block_pool import BlockPool, Run
+from simulator.request import Sequence
+
+
+class Hit(NamedTuple):
+    """A cached prefix found for a sequence."""
+
+    runs: list[tuple[Run, int]]
+    num_blocks: int
+    num_free: int  # of these, blocks that nobody holds: taking them costs a free block each (rule 5.2)
+
+
+NO_HIT = Hit([], 0, 0)
+
+
+class BlockManager:
+    """Allocate paged KV memory to sequences.
+
+    `num_blocks` are the usable blocks (vLLM's number less its null block). `watermark` blocks stay free
+    when something is admitted while others run.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int = 16,
+        *,
+        enable_prefix_caching: bool = True,
+        watermark_blocks: int = 0,
+    ) -> None:
+        if block_size < 1:
+            raise ValueError(f"block_size must be >= 1, got {block_size}")
+        self.block_size = block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self.watermark_blocks = watermark_blocks
+        self.pool = BlockPool(num_blocks)
+        self.num_queries = 0  # tokens looked up at admissions
+        self.num_hits = 0  # of these, tokens found
+
+    @property
+    def num_free(self) -> int:
+        return self.pool.num_free
+
+    @property
+    def num_used(self) -> int:
+        return self.pool.num_blocks - self.pool.num_free
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold this many tokens.
+
+        >>> BlockManager(10, 16).blocks_for(33)
+        3
+        """
+        return -(-num_tokens // self.block_size)
+
+    def lookup(self, seq: Sequence) -> Hit:
+        """Find the cached prefix of a waiting sequence; its last token is always computed (rule 6.3)."""
+        if not self.enable_prefix_caching or not seq.hash_ranges:
+            return NO_HIT
+        runs = self.pool.match(seq.hash_ranges, (seq.num_tokens - 1) // self.block_size)
+        if not runs:
+            return NO_HIT
+        return Hit(runs, sum(n for _, n in runs), sum(n for run, n in runs if not run.refs))
+
+    def admit(self, seq: Sequence, hit: Hit, n: int, *, must_fit: int, watermark: bool) -> bool:
+        """Give a waiting sequence its hits and slots for n more tokens; False and no change if that fails.
+
+        `must_fit` is the number of tokens that must find room now although only some are scheduled.
+        """
+        room = self.pool.num_free - hit.num_free - (self.watermark_blocks if watermark else 0)
+        start = hit.num_blocks * self.block_size
+        need = self.blocks_for(start + n) - hit.num_blocks
+        if max(need, self.blocks_for(must_fit) - hit.num_blocks) > room:
+            return False
+        for run, count in hit.runs:
+            self.pool.hold(run, count)
+            seq.runs.append([run, count])
+        seq.num_hashed = hit.num_blocks
+        self.num_queries += seq.num_tokens
+        self.num_hits += start
+        self.pool.take(need)
+        self._register(seq, min((start + n) // self.block_size, seq.hash_private_from))
+        return True
+
+    def allocate(self, seq: Sequence, n: int) -> bool:
+        """Give a running sequence slots for n more tokens; False and no change if blocks are short."""
+        computed = seq.num_computed
+        need = self.blocks_for(computed + n) - self.blocks_for(computed)
+        shared = self._shared_partial(seq, computed)
+        if need + (shared is not None) > self.pool.num_free:
+            return False
+        if shared is not None:  # copy-on-write: the writer gets a block of its own
+            seq.runs.pop()
+            seq.num_hashed -= 1
+            shared.refs -= 1
+            need += 1
+        self.pool.take(need)
+        self._register(seq, min((computed + n) // self.block_size, seq.hash_private_from))
+        return True
+
+    def release(self, seq: Sequence, num_slots: int) -> None:
+        """Take back all blocks of a sequence to which `num_slots` token slots are allocated."""
+        self._register(seq, num_slots // self.block_size)
+        self.pool.give(self.blocks_for(num_slots) - seq.num_hashed)
+        for run in reversed(list(held_runs(seq))):
+            self.pool.drop(run)
+        seq.runs = []
+        seq.num_hashed = 0
+
+    def publish(self, seq: Sequence, n: int) -> None:
+        """Register the blocks that n more tokens of a running sequence fill, as far as hashes are known."""
+        self._register(seq, (seq.num_computed + n) // self.block_size)
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Let a new sequence share all blocks of its parent; a partly filled one is copied on write.
+
+        Blocks that either fills afterwards are not published in the prefix cache.
+        """
+        computed = parent.num_computed
+        self._register(parent, computed // self.block_size)
+        full = computed // self.block_size - parent.num_hashed
+        for size in (full, 1 if computed % self.block_size else 0):
+            if size and self.blocks_for(computed) > parent.num_hashed:
+                parent.runs.append([Run(0, size, hashed=False), size])
+                parent.num_hashed += size
+        parent.hash_ranges = []
+        child.runs = [list(piece) for piece in parent.runs]
+        child.num_hashed = parent.num_hashed
+        for run in held_runs(child):
+            run.refs += 1
+
+    def _shared_partial(self, seq: Sequence, computed: int) -> Run | None:
+        if not seq.runs or computed % self.block_size == 0 or seq.num_hashed * self.block_size < computed:
+            return None
+        run = cast(Run, seq.runs[-1][0])
+        return run if not run.hashed and run.refs > 1 else None
+
+    def _register(self, seq: Sequence, upto: int) -> None:
+        """Publish the blocks `num_hashed`..`upto`-1 of a sequence, as far as their hashes are known."""
+        have = seq.num_hashed
+        if upto <= have:
+            return
+        first = 0  # block index at which the current range begins
+        for lo, hi in seq.hash_ranges:
+            size = hi - lo
+            if have < first + size:
+                end = min(upto, first + size)
+                self._publish_range(seq, lo + have - first, lo + end - first)
+                have = end
+                if have == upto:
+                    break
+            first += size
+        seq.num_hashed = have
+
+    def _publish_range(self, seq: Sequence, lo: int, hi: int) -> None:
+        if seq.runs:
+            last = seq.runs[-1]
+            run = cast(Run, last[0])
+            if run.hi == lo and len(run) == last[1] and self.pool.extend(run, hi):
+                last[1] = len(run)
+                return
+        seq.runs.extend([run, len(run)] for run in self.pool.publish(lo, hi))
+
+    def check(self, sequences: Iterable[Sequence]) -> None:
+        """Raise AssertionError unless every block is free or owned, and every reference is accounted for."""
+        refs: dict[int, int] = {}
+        runs: dict[int, Run] = {id(run): run for run in self.pool.cached_runs()}
+        unhashed = 0
+        for seq in sequences:
+            unhashed += self.blocks_for(seq.num_computed) - seq.num_hashed
+            for run in held_runs(seq):
+                runs[id(run)] = run
+                refs[id(run)] = refs.get(id(run), 0) + 1
+        for key, run in runs.items():
+            assert run.refs == refs.get(key, 0), f"{run!r} has {refs.get(key, 0)} holders"
+            assert len(run) > 0, f"{run!r} is empty"
+        cached_free = sum(len(run) for run in runs.values() if not run.refs)
+        held = sum(len(run) for run in runs.values() if run.refs)
+        pool = self.pool
+        assert cached_free == pool.num_cached_free, f"{cached_free} != {pool.num_cached_free} cached free"
+        assert held + unhashed + pool.num_free == pool.num_blocks, (
+            f"{held} hashed + {unhashed} other held + {pool.num_free} free != {pool.num_blocks} blocks"
+        )
+
+
+def held_runs(seq: Sequence) -> Iterator[Run]:
+    """Yield the runs a sequence holds, in prefix order, following splits."""
+    for run, count in cast("list[tuple[Run, int]]", seq.runs):
+        piece: Run | None = run
+        while count > 0:
+            assert piece is not None
+            yield piece
+            count -= len(piece)
+            piece = piece.next

@@ -1,0 +1,246 @@
+"""What every batching policy shares: queues, decode group, admission, preemption, update.
+
+Numbered rules are those of vLLM 0.33's V1 scheduler as docs/vllm_rules.md restates them. A policy is a
+subclass with one method, `schedule(now)`, that fills a batch from the pieces here. Nothing in this package
+knows a clock, randomness, I/O, torch or simpy, so the same object drives the simulator and a real engine.
+"""
+
+from __future__ import annotations
+
+from simulator.batch import Batch, DecodeGroup, StepResult
+from simulator.kv.block_manager import BlockManager
+from simulator.request import Sequence
+from simulator.schedulers.context import Context
+from simulator.schedulers.orders import Order, fcfs, priority
+from simulator.schedulers.preemption import Victim, last_admitted, least_important
+from simulator.schedulers.queue import WaitingQueue
+
+
+class Scheduler:
+    """Decide what each step computes; a subclass gives `schedule(now)`.
+
+    `max_num_seqs` bounds the running sequences and `max_num_batched_tokens` the tokens of a step, as in
+    vLLM. `victim` says who is preempted when blocks run out; None takes vLLM's rule for the order.
+    """
+
+    def __init__(
+        self,
+        kv: BlockManager,
+        *,
+        order: Order = fcfs,
+        victim: Victim | None = None,
+        max_num_seqs: int = 256,
+        max_num_batched_tokens: int = 2048,
+        max_model_len: int = 16384,
+        long_prefill_token_threshold: int = 0,
+        scheduler_reserve_full_isl: bool = True,
+    ) -> None:
+        if max_num_seqs < 1:
+            raise ValueError(f"max_num_seqs must be >= 1, got {max_num_seqs}")
+        if max_num_batched_tokens < max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({max_num_batched_tokens}) must be >= max_num_seqs ({max_num_seqs})"
+            )
+        if victim is None:
+            victim = least_important if order is priority else last_admitted
+        self.kv = kv
+        self.victim = victim
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_model_len = max_model_len
+        self.long_prefill_token_threshold = long_prefill_token_threshold
+        self.scheduler_reserve_full_isl = scheduler_reserve_full_isl
+        self.wake_at: float | None = None  # when a policy that returned an empty batch wants to be asked again
+        self.ctx = Context(self)
+        self.waiting = WaitingQueue(order, self.ctx)
+        self.running: dict[Sequence, None] = {}  # in order of admission
+        self.prefills: dict[Sequence, None] = {}  # of these, the ones with a prompt or a recomputation to do
+        self.decodes = DecodeGroup(kv.block_size)
+        self.num_grouped_steps = 0  # steps that took all decodes as one group
+        self.num_listed_steps = 0  # steps that had to walk the running sequences one by one
+        self._num_admissions = 0
+
+    # What an engine calls.
+
+    def schedule(self, now: float) -> Batch:
+        """Decide the next step; an empty batch means that nothing can run now."""
+        raise NotImplementedError("a batching policy defines schedule(now)")
+
+    def add(self, seq: Sequence, now: float = 0.0) -> None:
+        """Enqueue a new sequence."""
+        self.ctx.now = now
+        seq.limit = max(1, min(seq.max_tokens, self.max_model_len - seq.num_prompt))
+        self.waiting.push(seq)
+
+    def update(self, batch: Batch, result: StepResult, now: float) -> list[Sequence]:
+        """Learn what a batch brought; free and return what it finished, in batch order (rule 8.1)."""
+        self.ctx.now = now
+        for seq, ranges in (result.hashes or {}).items():
+            seq.hash_ranges = ranges
+        done = {seq: None for seq in (*batch.ending, *result.stopped) if seq.state != "finished"}
+        finished = sorted(done, key=lambda seq: seq.order)
+        for seq in finished:
+            self.remove(seq)
+        return finished
+
+    def remove(self, seq: Sequence) -> None:
+        """Forget a sequence that finished or was aborted, in any state, and free its blocks."""
+        if seq.state == "waiting":
+            self.waiting.remove(seq)
+        elif seq.state == "running":
+            self._release(seq, 0)
+            seq.state = "finished"
+
+    # Pieces of which a policy builds its step.
+
+    def open_batch(self, now: float) -> Batch:
+        """Begin a step with the full token budget; the prefill threshold is off for a lone sequence (2.5)."""
+        self.ctx.now = now
+        alone = len(self.running) + len(self.waiting) <= 1
+        return Batch(self.max_num_batched_tokens, 0 if alone else self.long_prefill_token_threshold)
+
+    def take_decodes(self, batch: Batch) -> None:
+        """Schedule every decode as one group, preempting the last admitted while blocks are short (3.7, 3.8)."""
+        self.num_grouped_steps += 1
+        group = self.decodes
+        while group.num_opening > self.kv.num_free:
+            self.preempt(next(reversed(self.running)), batch)
+        if group.size:
+            self.kv.pool.take(group.num_opening)
+            for seq in group.publishing():
+                self.kv.publish(seq, 1)
+            batch.add_decodes(group.size, group.kv_sum + group.size, group.kv_max + 1)
+
+    def take_running(self, batch: Batch) -> None:
+        """Schedule what runs in order of admission: decodes a token each, the others a chunk (section 3A)."""
+        if not self._decodes_are_first(batch):
+            self._take_listed(batch)
+            return
+        self.take_decodes(batch)
+        for seq in list(self.prefills):
+            if batch.budget == 0 or seq.state != "running":
+                return
+            n = batch.chunk_size(seq, seq.num_computed)
+            while not self.kv.allocate(seq, n):
+                self.preempt(next(reversed(self.running)), batch)
+                if seq.state != "running":
+                    return
+            batch.add_chunk(seq, n, seq.num_computed)
+
+    def admit(self, batch: Batch) -> None:
+        """Admit from the head of the queue until tokens, seats or blocks end it (section 3B)."""
+        while batch.budget > 0 and len(self.running) < self.max_num_seqs:
+            seq = self.waiting.head()
+            if seq is None:
+                return
+            hit = self.kv.lookup(seq)
+            start = hit.num_blocks * self.kv.block_size
+            n = batch.chunk_size(seq, start)
+            must_fit = min(seq.num_tokens, self.max_model_len) if self.scheduler_reserve_full_isl else 0
+            if not self.kv.admit(seq, hit, n, must_fit=must_fit, watermark=bool(self.running)):
+                return
+            self._start(seq, start)
+            batch.add_chunk(seq, n, start, cached=start)
+
+    def preempt(self, seq: Sequence, batch: Batch, num_scheduled: int = 0) -> None:
+        """Take a running sequence's blocks away; it will be recomputed (section 4)."""
+        self._release(seq, num_scheduled)
+        seq._computed = 0
+        seq.num_preemptions += 1
+        self.waiting.push_preempted(seq)
+        batch.preempted.append(seq)
+
+    def commit(self, batch: Batch) -> Batch:
+        """Count the scheduled tokens as computed (3.24) and return the batch; every `schedule` ends with it."""
+        group = self.decodes
+        if batch.num_decodes:
+            group.steps += 1
+            batch.ending = group.pop_limited()
+        for chunk in batch.chunks:
+            seq = chunk.seq
+            seq._computed += chunk.num_tokens
+            if chunk.samples:
+                del self.prefills[seq]
+                if seq._output + 1 < seq.limit:
+                    group.join(seq)
+                else:
+                    seq._output += 1
+                    batch.ending.append(seq)
+        return batch
+
+    # Inside.
+
+    def _start(self, seq: Sequence, num_cached: int) -> None:
+        self.waiting.pop()
+        self._num_admissions += 1
+        seq.order = self._num_admissions
+        seq.state = "running"
+        seq._computed = num_cached
+        self.running[seq] = None
+        self.prefills[seq] = None
+
+    def _release(self, seq: Sequence, num_scheduled: int) -> None:
+        if seq.group is not None:
+            seq.group.leave(seq)
+        self.prefills.pop(seq, None)
+        del self.running[seq]
+        self.kv.release(seq, seq._computed + num_scheduled)
+
+    def _decodes_are_first(self, batch: Batch) -> bool:
+        """Say whether serving all decodes before all chunks gives what the order of admission gives."""
+        num_prefills = len(self.prefills)
+        if num_prefills:
+            newest = reversed(self.running)
+            if any(next(newest) not in self.prefills for _ in range(num_prefills)):
+                return False
+        if self.decodes.size > batch.budget:
+            return False
+        return self.victim is last_admitted or self._blocks_suffice(batch)
+
+    def _blocks_suffice(self, batch: Batch) -> bool:
+        need, budget = self.decodes.num_opening, batch.budget - self.decodes.size
+        for seq in self.prefills:
+            n = min(batch.chunk_size(seq, seq.num_computed), budget)
+            need += self.kv.blocks_for(seq.num_computed + n) - self.kv.blocks_for(seq.num_computed)
+            budget -= n
+        return need <= self.kv.num_free
+
+    def _take_listed(self, batch: Batch) -> None:
+        """Rules 3.3-3.10 to the letter: one running sequence after the other, victims anywhere."""
+        order = list(self.running)
+        taken: dict[Sequence, int] = {}
+        i = 0
+        while i < len(order) and batch.budget > 0:
+            seq = order[i]
+            has_work = seq.group is not None or seq in self.prefills
+            n = batch.chunk_size(seq, seq.num_computed) if has_work else 0
+            while not self.kv.allocate(seq, n):
+                victim = max(self.running, key=lambda each: self.victim(each, self.ctx))
+                given_back = taken.pop(victim, 0)
+                batch.budget += given_back
+                at = order.index(victim)
+                i -= at < i
+                del order[at]
+                self.preempt(victim, batch, given_back)
+                if victim is seq:
+                    break
+            else:
+                taken[seq] = n
+                batch.budget -= n
+                i += 1
+        batch.budget += sum(taken.values())
+        self._add_listed(batch, order, taken)
+
+    def _add_listed(self, batch: Batch, order: list[Sequence], taken: dict[Sequence, int]) -> None:
+        self.num_listed_steps += 1
+        members = [seq for seq in order if seq.group is not None]
+        contexts = [seq.num_computed + 1 for seq in members if seq in taken]
+        if contexts:
+            batch.add_decodes(len(contexts), sum(contexts), max(contexts))
+        batch.postponed = [seq for seq in members if seq not in taken]
+        if contexts:
+            for seq in batch.postponed:
+                self.decodes.postpone(seq)
+        for seq in order:
+            if seq.group is None and taken.get(seq):
+                batch.add_chunk(seq, taken[seq], seq.num_computed)

@@ -1,0 +1,44 @@
+"""What a policy function may look at besides the sequence it judges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from simulator.request import Sequence
+
+if TYPE_CHECKING:
+    from simulator.schedulers.base import Scheduler
+
+
+class Context:
+    """A read-only view of the scheduler's state, passed to every policy function."""
+
+    __slots__ = ("_scheduler", "now")
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.now = 0.0  # seconds since the run's start, at the current call of schedule or add
+
+    @property
+    def free_blocks(self) -> int:
+        return self._scheduler.kv.num_free
+
+    @property
+    def num_blocks(self) -> int:
+        return self._scheduler.kv.pool.num_blocks
+
+    @property
+    def waiting(self) -> Iterable[Sequence]:
+        """Waiting sequences in the order of the queue."""
+        return self._scheduler.waiting
+
+    @property
+    def running(self) -> Iterable[Sequence]:
+        """Running sequences in the order of admission."""
+        return self._scheduler.running
+
+    def cached_tokens(self, seq: Sequence) -> int:
+        """Tokens of a waiting sequence that the prefix cache holds now."""
+        kv = self._scheduler.kv
+        return kv.lookup(seq).num_blocks * kv.block_size

@@ -1,0 +1,185 @@
+"""Replay recorded decisions of vLLM's scheduler through `chunked` and compare every field.
+
+    python tests/conformance.py FILE...        exit 0 if nothing differs, else 1
+
+A file holds one case a line, gzipped or not: the engine's settings, then per step the arrivals, what the
+scheduler decided, the tokens sampled and what ended. The format is described in docs/conformance.md.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simulator.batch import Batch, StepResult
+from simulator.kv.block_manager import BlockManager
+from simulator.kv.prefix import PrefixIds
+from simulator.request import Sequence
+from simulator.schedulers.chunked import Chunked
+from simulator.schedulers.orders import ORDERS
+
+
+class Difference(NamedTuple):
+    case: str
+    step: int
+    field: str
+    recorded: object
+    ours: object
+
+
+class Player:
+    """One recorded case: a scheduler of ours, and the token ids that an executor would keep."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.block_size = config["block_size"]
+        self.caching = config["enable_prefix_caching"]
+        self.ids = PrefixIds(self.block_size)
+        kv = BlockManager(
+            config["usable_blocks"],
+            self.block_size,
+            enable_prefix_caching=self.caching,
+            watermark_blocks=int(config["watermark"] * config["num_gpu_blocks"]),
+        )
+        self.scheduler = Chunked(
+            kv,
+            order=ORDERS[config["scheduling_policy"]],
+            max_num_seqs=config["max_num_seqs"],
+            max_num_batched_tokens=config["max_num_batched_tokens"],
+            max_model_len=config["max_model_len"],
+            long_prefill_token_threshold=config["long_prefill_token_threshold"],
+            scheduler_reserve_full_isl=config["scheduler_reserve_full_isl"],
+        )
+        self.live: dict[str, Sequence] = {}
+        self.tokens: dict[str, list[int]] = {}
+
+    def add(self, arrival: dict[str, Any]) -> None:
+        tokens = list(arrival["prompt"])
+        seq = Sequence(
+            arrival["id"],
+            len(tokens),
+            arrival["max_tokens"],
+            arrival=arrival["arrival"],
+            priority=arrival["priority"],
+            hash_private_from=sys.maxsize if self.caching else 0,
+        )
+        if self.caching:
+            self.ids.extend(seq.hash_ranges, 0, tokens)
+        self.live[seq.id], self.tokens[seq.id] = seq, tokens
+        self.scheduler.add(seq, arrival["arrival"])
+
+    def decisions(self, batch: Batch, running_before: set[Sequence]) -> dict[str, object]:
+        s = self.scheduler
+        held = {seq.id: s.kv.blocks_for(seq.num_computed) for seq in s.running}
+        return {
+            "scheduled": [[seq.id, n] for seq, n in batch.rows(s.running)],
+            "preempted": sorted(seq.id for seq in batch.preempted),
+            "admitted_cached_tokens": {
+                chunk.seq.id: chunk.cached for chunk in batch.chunks if chunk.seq not in running_before
+            },
+            "free_blocks": s.kv.num_free,
+            "held_blocks": held,
+            "running": [seq.id for seq in s.running],
+            "waiting": [seq.id for seq in s.waiting],
+        }
+
+    def learn(self, batch: Batch, sampled: dict[str, list[int]]) -> dict[str, object]:
+        hashes = {}
+        for id, new in sampled.items():
+            seq, tokens = self.live[id], self.tokens[id]
+            have = len(tokens) // self.block_size
+            tokens.extend(new)
+            if self.caching and len(tokens) // self.block_size > have:
+                ranges = list(seq.hash_ranges)
+                self.ids.extend(ranges, have, tokens)
+                hashes[seq] = ranges
+        finished = self.scheduler.update(batch, StepResult([], hashes), 0.0)
+        return {
+            "finished": sorted(seq.id for seq in finished),
+            "free_blocks_after": self.scheduler.kv.num_free,
+        }
+
+
+def recorded(step: dict[str, Any]) -> dict[str, object]:
+    """Bring a recorded step into comparable form: sets sorted, pairs as lists."""
+    return {
+        "scheduled": [list(row) for row in step["scheduled"]],
+        "preempted": sorted(step["preempted"]),
+        "admitted_cached_tokens": step["admitted_cached_tokens"],
+        "free_blocks": step["free_blocks"],
+        "held_blocks": step["held_blocks"],
+        "running": step["running"],
+        "waiting": step["waiting"],
+        "finished": sorted(step["finished"]),
+        "free_blocks_after": step["free_blocks_after"],
+    }
+
+
+def replay(case: dict[str, Any], check_invariants: bool = False) -> tuple[list[Difference], Chunked]:
+    """Replay one case up to its first differing step; return the differences and the scheduler."""
+    config = case["config"]
+    name = f"{config['tier']} seed {config['seed']}"
+    player = Player(config)
+    for number, step in enumerate(case["steps"]):
+        for arrival in step["arrivals"]:
+            player.add(arrival)
+        before = set(player.scheduler.running)
+        batch = player.scheduler.schedule(float(number))
+        ours = player.decisions(batch, before)
+        sampled = {id: step["sampled"][id] for id in step["sampled"] if id in player.live}
+        expected_rows = {row[0] for row in ours["scheduled"]}  # type: ignore[attr-defined]
+        if set(sampled) <= expected_rows:
+            ours |= player.learn(batch, sampled)
+        if check_invariants:
+            player.scheduler.kv.check(player.scheduler.running)
+        theirs = recorded(step)
+        found = [
+            Difference(name, number, field, theirs[field], ours.get(field))
+            for field in theirs
+            if theirs[field] != ours.get(field)
+        ]
+        samplers = {chunk.seq.id for chunk in batch.chunks if not chunk.samples}
+        if {id for id in expected_rows if id not in samplers} != set(step["sampled"]):
+            found.append(Difference(name, number, "sampled", sorted(step["sampled"]), sorted(expected_rows)))
+        if found:
+            return found, player.scheduler
+    return [], player.scheduler
+
+
+def read_cases(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the cases of a file."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def main(paths: list[str]) -> int:
+    """Replay files, print the count of differences and the first in full; 1 if there are any."""
+    if not paths:
+        print(__doc__)
+        return 2
+    cases = steps = grouped = listed = 0
+    differences: list[Difference] = []
+    for path in paths:
+        for case in read_cases(Path(path)):
+            found, scheduler = replay(case)
+            cases += 1
+            steps += len(case["steps"])
+            grouped += scheduler.num_grouped_steps
+            listed += scheduler.num_listed_steps
+            differences += found
+    print(f"cases {cases} steps {steps} differences {len(differences)}")
+    print(f"aggregate path: {100 * grouped / max(1, grouped + listed):.1f} % of steps")
+    if differences:
+        first = differences[0]
+        print(f"first difference: {first.case}, step {first.step}, field {first.field}")
+        print(f"  recorded {first.recorded}\n  ours     {first.ours}")
+    return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
