@@ -50,7 +50,9 @@ class Scheduler:
         self.max_model_len = max_model_len
         self.long_prefill_token_threshold = long_prefill_token_threshold
         self.scheduler_reserve_full_isl = scheduler_reserve_full_isl
-        self.wake_at: float | None = None  # when a policy that returned an empty batch wants to be asked again
+        self.wake_at: float | None = (
+            None  # when a policy that returned an empty batch wants to be asked again
+        )
         self.ctx = Context(self)
         self.waiting = WaitingQueue(order, self.ctx)
         self.running: dict[Sequence, None] = {}  # in order of admission
@@ -90,6 +92,20 @@ class Scheduler:
         elif seq.state == "running":
             self._release(seq, 0)
             seq.state = "finished"
+
+    def check(self) -> None:
+        """Raise AssertionError unless blocks, references and aggregates add up; for tests and the end of runs."""
+        self.kv.check(self.running)
+        members = [seq for seq in self.running if seq.group is not None]
+        group = self.decodes
+        assert group.size == len(members), f"{group.size} != {len(members)} decodes"
+        assert group.kv_sum == sum(seq.num_computed for seq in members), "sum of the decodes' tokens"
+        assert group.kv_max == max((seq.num_computed for seq in members), default=0), "longest decode"
+        opening = sum(seq.num_computed % self.kv.block_size == 0 for seq in members)
+        assert group.num_opening == opening, f"{group.num_opening} != {opening} decodes open a block"
+        assert len(self.waiting) == sum(1 for _ in self.waiting), "waiting count"
+        for seq in self.waiting:
+            assert not seq.runs, f"{seq!r} waits and holds blocks"
 
     # Pieces of which a policy builds its step.
 

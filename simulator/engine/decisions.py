@@ -1,0 +1,64 @@
+"""The decision log: one line a step, the same from a simulated and from a real engine.
+
+A line holds what `schedule` decided and what `update` ended, and the time of the decision; two logs are
+compared without the times to find the first decision in which two runs part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TextIO, TypedDict
+
+from simulator.batch import Batch
+from simulator.request import Sequence
+from simulator.schedulers.base import Scheduler
+
+
+class Decision(TypedDict):
+    """One step. Chunks are (request id, tokens, position of the first); `cached` are hits at admission."""
+
+    step: int
+    t: float
+    decodes: int
+    chunks: list[tuple[str, int, int]]
+    cached: dict[str, int]
+    preempted: list[str]
+    free_blocks: int
+    running: int
+    waiting: int
+    finished: list[str]
+
+
+class DecisionLog:
+    """Collect decisions in memory; `write` puts them into a file, a JSON object a line."""
+
+    def __init__(self) -> None:
+        self.lines: list[Decision] = []
+
+    def decided(self, batch: Batch, scheduler: Scheduler, now: float) -> None:
+        """Note a step as `schedule` left it."""
+        self.lines.append(
+            Decision(
+                step=len(self.lines),
+                t=now,
+                decodes=batch.num_decodes,
+                chunks=[(chunk.seq.id, chunk.num_tokens, chunk.start) for chunk in batch.chunks],
+                cached={chunk.seq.id: chunk.cached for chunk in batch.chunks if chunk.cached},
+                preempted=[seq.id for seq in batch.preempted],
+                free_blocks=scheduler.kv.num_free,
+                running=len(scheduler.running),
+                waiting=len(scheduler.waiting),
+                finished=[],
+            )
+        )
+
+    def finished(self, sequences: Iterable[Sequence]) -> None:
+        """Note what the step decided last, or an abort after it, ended."""
+        if self.lines:
+            self.lines[-1]["finished"].extend(seq.id for seq in sequences)
+
+    def write(self, file: TextIO) -> None:
+        """Write one JSON object a line."""
+        for line in self.lines:
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")

@@ -1,0 +1,51 @@
+"""The result block of `vllm bench serve`, in its order and wording, so that two outputs can be laid side by side."""
+
+from __future__ import annotations
+
+_HEAD = (
+    ("Successful requests:", "completed"),
+    ("Failed requests:", "failed"),
+    ("Maximum request concurrency:", "max_concurrency"),
+    ("Request rate configured (RPS):", "request_rate"),
+    ("Benchmark duration (s):", "duration"),
+    ("Total input tokens:", "total_input_tokens"),
+    ("Total generated tokens:", "total_output_tokens"),
+    ("Request throughput (req/s):", "request_throughput"),
+    ("Request goodput (req/s):", "request_goodput"),
+    ("Output token throughput (tok/s):", "output_throughput"),
+    ("Peak output token throughput (tok/s):", "max_output_tokens_per_s"),
+    ("Peak concurrent requests:", "max_concurrent_requests"),
+    ("Total token throughput (tok/s):", "total_token_throughput"),
+)
+_SECTIONS = (
+    ("Time to First Token", "TTFT"),
+    ("Time per Output Token (excl. 1st token)", "TPOT"),
+    ("Inter-token Latency", "ITL"),
+    ("End-to-end Latency", "E2EL"),
+)
+_OPTIONAL = {"max_concurrency", "request_rate", "request_goodput"}
+
+
+def result_block(summary: dict[str, object]) -> str:
+    """Format a summary as vLLM prints it; a value that does not exist is shown as n/a."""
+    lines = [f"{' Serving Benchmark Result ':=^50}"]
+    for label, key in _HEAD:
+        if summary.get(key) is None and key in _OPTIONAL:
+            continue
+        lines.append(_line(label, summary.get(key)))
+    for title, name in _SECTIONS:
+        lines.append(f"{title:-^50}")
+        for label, key in (("Mean", "mean"), ("Median", "median"), ("P99", "p99")):
+            lines.append(_line(f"{label} {name} (ms):", summary.get(f"{key}_{name.lower()}_ms")))
+    lines.append("=" * 50)
+    return "\n".join(lines)
+
+
+def _line(label: str, value: object) -> str:
+    if isinstance(value, bool | int):
+        text = f"{value:<10}"
+    elif isinstance(value, float):
+        text = f"{value:<10.2f}"
+    else:
+        text = f"{'n/a' if value is None else value:<10}"
+    return f"{label:<40} {text}".rstrip()

@@ -1,0 +1,56 @@
+"""Percentiles of plain and of weighted samples, by one of two named methods.
+
+`linear` is numpy's and vLLM's default; `nearest` is the nearest-rank definition, always an observed value.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from simulator.metrics.tables import Floats, Ints
+
+METHODS = ("linear", "nearest")
+
+
+def percentiles(values: Floats, ranks: list[float], method: str = "linear") -> list[float | None]:
+    """Return one percentile per rank (0..100); None for an empty sample.
+
+    >>> percentiles(np.arange(1.0, 101.0), [99], "nearest")
+    [99.0]
+    """
+    return weighted_percentiles(values, np.ones(len(values), dtype=np.int64), ranks, method)
+
+
+def weighted_percentiles(
+    values: Floats, weights: Ints, ranks: list[float], method: str = "linear"
+) -> list[float | None]:
+    """Return the percentiles of the sample in which each value occurs `weight` times; None if it is empty."""
+    if method not in METHODS:
+        raise ValueError(f"percentile_method must be one of {', '.join(METHODS)}, got {method!r}")
+    total = int(weights.sum())
+    if total == 0:
+        return [None] * len(ranks)
+    order = np.argsort(values, kind="stable")
+    ordered, upto = values[order], np.cumsum(weights[order])
+
+    def nth(i: int) -> float:
+        """The i-th smallest (from 0) of the sample written out."""
+        return float(ordered[np.searchsorted(upto, i, side="right")])
+
+    return [_percentile(nth, total, rank, method) for rank in ranks]
+
+
+def _percentile(nth, total: int, rank: float, method: str) -> float:  # type: ignore[no-untyped-def]
+    exact = Fraction(str(rank)) / 100  # 7 % of 100 is 7, not 7.000000000000001
+    if method == "nearest":
+        return float(nth(max(0, math.ceil(exact * total) - 1)))
+    position = exact * (total - 1)
+    low = math.floor(position)
+    below = nth(low)
+    if position == low:
+        return float(below)
+    fraction = float(position - low)
+    return float(below + (nth(low + 1) - below) * fraction)
