@@ -1,8 +1,8 @@
 """Errors that a caller may want to catch.
 
-    SimulatorError
-    +-- ConfigError      a scenario, flag or policy that cannot be used; the command line exits with 2
-    +-- InputError       a file from outside that cannot be read; names file, line and field; exits with 2
+SimulatorError
++-- ConfigError      a scenario, flag or policy that cannot be used; the command line exits with 2
++-- InputError       a file from outside that cannot be read; names file, line and field; exits with 2
 """
 
 from __future__ import annotations

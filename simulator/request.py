@@ -65,8 +65,8 @@ class Sequence:
         "deadline",
         "enqueued",
         "group",
-        "hash_ranges",
         "hash_private_from",
+        "hash_ranges",
         "id",
         "index",
         "limit",
@@ -118,7 +118,9 @@ class Sequence:
         self.offset = 0
         self._computed = 0
         self._output = 0
-        self.runs: list[list[Run | int]] = []  # held blocks that are hashed or shared: [run, number of blocks]
+        self.runs: list[
+            list[Run | int]
+        ] = []  # held blocks that are hashed or shared: [run, number of blocks]
         self.num_hashed = 0  # blocks covered by `runs`
 
     @property

@@ -15,7 +15,7 @@ from simulator.batch import Batch, DecodeGroup, StepResult
 from simulator.latency.base import LatencyModel
 from simulator.request import Sequence
 
-LATE = 2
+LATE = simpy.events.EventPriority(2)
 """SimPy priority of a step's end: everything else that bears the same time stamp comes first."""
 
 

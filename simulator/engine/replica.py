@@ -87,8 +87,6 @@ class Replica:
         if self._pending is None:
             return False
         (batch, result), self._pending = self._pending, None
-        if self.async_scheduling:
-            self.recorder.wasted(sum(seq.is_decode for seq in result.stopped))
         finished = self.scheduler.update(batch, result, self.env.now)
         if self.log is not None:
             self.log.finished(finished)

@@ -30,7 +30,7 @@ class Served(NamedTuple):
 
 
 def why_rejected(request: Request, scheduler: Scheduler) -> str | None:
-    """Say why a request could never be served, None if it can: too long for the model or for the whole pool."""
+    """Say why a request could never be served, None if it can."""
     if request.num_prompt >= scheduler.max_model_len:
         return "prompt >= max_model_len"
     length = request.num_prompt + min(request.num_output, request.max_tokens)
@@ -52,7 +52,7 @@ def serve(
     progress: Progress | None = None,
     check_invariants: bool = False,
 ) -> Served:
-    """Run requests, given in order of arrival, until all are done or the horizon (s, inclusive) is reached."""
+    """Run requests, given in order of arrival, until all are done or the horizon (s, inclusive) is over."""
     env = simpy.Environment()
     recorder = Recorder(num_requests)
     executor = SimulatedExecutor(env, latency, scheduler.decodes)
@@ -96,10 +96,15 @@ def _arrive(
         replica.executor.tell(seq, request.num_output)
         replica.submit(seq)
         if request.timeout is not None:
-            expiry = env.timeout(request.timeout)
-            expiry.callbacks.append(lambda _, seq=seq: replica.abort(seq))
+            _abort_after(request.timeout, replica, seq)
         if progress is not None and index % every == 0:
             progress(recorder.num_done, num_requests)
+
+
+def _abort_after(seconds: float, replica: Replica, seq: Sequence) -> None:
+    callbacks = replica.env.timeout(seconds).callbacks
+    assert callbacks is not None, "a new timeout has not been processed"
+    callbacks.append(lambda _: replica.abort(seq))
 
 
 def make_sequence(index: int, request: Request, scheduler: Scheduler, private: PrivateIds) -> Sequence:

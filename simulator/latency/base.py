@@ -69,9 +69,12 @@ class StepFeatures(NamedTuple):
 class LatencyModel(Protocol):
     """Predict how long one forward pass takes. Implementations are immutable and deterministic."""
 
-    name: str
-    provenance: str  # one line: where the numbers come from
-    error: float | None  # held-out error of a whole step as a fraction, None if unknown
+    @property
+    def name(self) -> str: ...
+    @property
+    def provenance(self) -> str: ...  # one line: where the numbers come from
+    @property
+    def error(self) -> float | None: ...  # held-out error of a whole step as a fraction, None if unknown
 
     def step_time(self, step: Features) -> float:
         """Predict one step, in seconds, host time included, always > 0 and finite."""
@@ -91,4 +94,8 @@ class LatencyModel(Protocol):
 
     def scaled(self, flops: float = 1.0, bandwidth: float = 1.0) -> LatencyModel:
         """Return the model of a GPU with this many times the FLOP/s and memory bandwidth."""
+        ...
+
+    def overlapped(self) -> LatencyModel:
+        """Return the model in which the host works beside the GPU: a step takes the longer of the two."""
         ...

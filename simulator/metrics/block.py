@@ -1,4 +1,4 @@
-"""The result block of `vllm bench serve`, in its order and wording, so that two outputs can be laid side by side."""
+"""The result block of `vllm bench serve`, in its order and wording, to lay two outputs side by side."""
 
 from __future__ import annotations
 

@@ -1,13 +1,15 @@
 """Collect what happens in a run, at a cost per step and per request, never per token.
 
-Token times follow from the step clock: every decode of a step got its previous token at the end of the step
-before, so inter-token latencies are the differences of step ends, weighted by the decodes of each step;
-sequences that resume after a preemption or missed a step enter with a gap of their own.
+Token times follow from the step clock and from stints: steps on end, first to last, each of which gave a
+sequence a token. A request has one, and one more for every preemption and every step that left its decode out.
+Inter-token latencies are differences of step ends, weighted by the stints that span them, and one gap of its
+own between two stints of a request.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -62,17 +64,10 @@ class Recorder:
         self._floats = {name: array("d") for name in _FLOAT_STEP}
         self._ints = {name: array("q") for name in _INT_STEP}
         self._append = [self._ints[name].append for name in _INT_STEP]
-        self._gap_weights = array("q")  # per step, decodes whose previous token was the last step's
-        self._lone_gaps: list[
-            tuple[float, int]
-        ] = []  # (gap, request) of sequences out of step with the others
-        self._last_token: dict[Sequence, float] = {}  # when those got their last token
-        self._joined: dict[Sequence, int] = {}  # step since which a decode is in step with the others
-        self._stints: dict[Sequence, list[tuple[int, int]]] = {}  # earlier (joined, last step) of the same
-        self._discarded: set[int] = set()
-        self._last_end = _NAN
+        self._joined: dict[Sequence, int] = {}  # the step that began a sequence's present stint
+        self._stints = array("q")  # those that are over: (request, first step, last step) one after the other
+        self._skipped: list[Sequence] = []  # decodes that the last step left out
         self._evicted = 0
-        self._num_wasted = 0
 
     def scheduled(self, batch: Batch, scheduler: Scheduler, now: float) -> None:
         """Note a decided step, before time passes."""
@@ -91,7 +86,7 @@ class Recorder:
             len(scheduler.running),
             len(scheduler.waiting),
             kv.num_used,
-            kv_tokens + sum(seq.num_computed for seq in batch.ending),
+            kv_tokens + sum(seq.num_computed for seq in batch.ending if seq.state == "running"),
             len(batch.preempted),
             evicted - self._evicted,
         )
@@ -100,8 +95,6 @@ class Recorder:
         self._evicted = evicted
         self._floats["start"].append(now)
         self._floats["prefill_work"].append(batch.prefill_work)
-        if not batch:
-            self._end_step(now, 0)
         for chunk in batch.chunks:
             if chunk.cached is not None:
                 index = chunk.seq.index
@@ -109,60 +102,44 @@ class Recorder:
                     self.scheduled_at[index] = now
                     self.num_cached[index] = chunk.cached
         for seq in (*batch.preempted, *batch.postponed):
-            if seq.num_output:
-                self._fall_out_of_step(seq)
-
-    def wasted(self, n: int) -> None:
-        """Note that n decodes of the step just decided belong to sequences that have ended (rule 8.4)."""
-        self._num_wasted = n
+            self._end_stint(seq)
+        if not batch:
+            self._floats["end"].append(now)
 
     def executed(self, batch: Batch, now: float) -> None:
         """Note the end of a step."""
-        step = len(self._gap_weights)
-        lone = self._record_lone_gaps(batch, now) if self._last_token else 0
+        ends = self._floats["end"]
         for seq, _, _, samples, _ in batch.chunks:
             if samples:
-                self._joined[seq] = step
+                self._joined[seq] = len(ends)
                 if self.first_token_at[seq.index] != self.first_token_at[seq.index]:
                     self.first_token_at[seq.index] = now
-        self._end_step(now, batch.num_decodes - lone - self._num_wasted)
-        self._num_wasted = 0
+        if self._skipped or batch.postponed:
+            postponed = set(batch.postponed)
+            for seq in self._skipped:
+                if seq.is_decode and seq not in postponed:
+                    self._joined[seq] = len(ends)
+            self._skipped = batch.postponed
+        ends.append(now)
 
-    def _end_step(self, now: float, weight: int) -> None:
-        self._floats["end"].append(now)
-        self._gap_weights.append(weight)
-        self._last_end = now
-
-    def _fall_out_of_step(self, seq: Sequence) -> None:
-        if seq not in self._last_token:
-            self._last_token[seq] = self._last_end
-            self._stints.setdefault(seq, []).append((self._joined.pop(seq), len(self._gap_weights) - 1))
-
-    def _record_lone_gaps(self, batch: Batch, now: float) -> int:
-        """Close the gaps of sequences that get a token again; return how many decode in this step."""
-        decodes = 0
-        chunks = {chunk.seq: chunk.samples for chunk in batch.chunks}
-        for seq in list(self._last_token):
-            decoding = batch.num_decodes > 0 and (seq.is_decode or seq in batch.ending)
-            decoding = decoding and seq not in chunks and seq not in batch.postponed
-            if decoding or chunks.get(seq):
-                self._lone_gaps.append((now - self._last_token.pop(seq), seq.index))
-                self._joined[seq] = len(self._gap_weights)
-                decodes += decoding
-        return decodes
+    def _end_stint(self, seq: Sequence) -> None:
+        """Note that a sequence got no token after the last step; nothing to do if it was in no stint."""
+        first = self._joined.pop(seq, None)
+        if first is not None:
+            last = len(self._floats["end"]) - 1
+            self._stints.extend((seq.index, first, last))
+            self.num_output[seq.index] += last + 1 - first
 
     def finished(self, seq: Sequence, now: float, truth: int) -> None:
         """Note a completion; `truth` is the length the answer would have had uncut."""
         index = seq.index
+        self._end_stint(seq)
         self.finished_at[index] = now
-        self.num_output[index] = min(truth, seq.limit)
         self.num_preemptions[index] = seq.num_preemptions
         self.status[index] = COMPLETED
         self.num_done += 1
         if truth > seq.limit:
             self.reason[index] = "length"
-        del self._joined[seq]
-        self._stints.pop(seq, None)
 
     def aborted(self, seq: Sequence, when: float, reason: str = "timeout") -> None:
         """Note that a client went away before its answer was complete."""
@@ -170,17 +147,9 @@ class Recorder:
         self.discard(seq)
 
     def discard(self, seq: Sequence) -> None:
-        """Take the tokens of a sequence that will not complete out of the inter-token latencies (as vLLM does)."""
-        self.num_output[seq.index] = seq.num_output
+        """Note how far a sequence came that will not complete."""
+        self._end_stint(seq)
         self.num_preemptions[seq.index] = seq.num_preemptions
-        stints = self._stints.pop(seq, [])
-        if seq in self._joined:
-            stints.append((self._joined.pop(seq), len(self._gap_weights) - 1))
-        for joined, last in stints:
-            for step in range(joined + 1, last + 1):
-                self._gap_weights[step] -= 1
-        self._discarded.add(seq.index)
-        self._last_token.pop(seq, None)
 
     def rejected(self, index: int, when: float, reason: str) -> None:
         """Note a request that could never be served."""
@@ -192,25 +161,36 @@ class Recorder:
         self.reason[index] = reason
         self.num_done += 1
 
-    def gaps(self) -> tuple[Floats, Ints]:
-        """Return all inter-token latencies as values (s) and how often each occurred."""
+    def gaps(self, rows: Ints | None = None) -> tuple[Floats, Ints]:
+        """Return the inter-token latencies of completed requests, or of `rows`: values (s), how often each."""
         ends = np.array(self._floats["end"])
-        weights = np.array(self._gap_weights, dtype=np.int64)
-        values = np.diff(ends, prepend=ends[:1])
-        keep = weights > 0
-        lone = np.array([gap for gap, index in self._lone_gaps if index not in self._discarded])
-        ones = np.ones(len(lone), dtype=np.int64)
-        return np.concatenate([values[keep], lone]), np.concatenate([weights[keep], ones])
+        counts = (
+            np.array(self.status) == COMPLETED if rows is None else np.isin(range(len(self.status)), rows)
+        )
+        request, first, last = np.array(self._stints, dtype=np.int64).reshape(-1, 3).T
+        kept = np.flatnonzero(counts[request])
+        kept = kept[np.argsort(request[kept], kind="stable")]
+        request, first, last = request[kept], first[kept], last[kept]
+        n = len(ends) + 1
+        change = np.bincount(first + 1, minlength=n) - np.bincount(last + 1, minlength=n)
+        weights = np.cumsum(change)[:-1]
+        spanned = np.flatnonzero(weights)
+        values = ends[spanned] - ends[spanned - 1]
+        again = np.flatnonzero(request[1:] == request[:-1])
+        between = ends[first[again + 1]] - ends[last[again]]
+        ones = np.ones(len(between), dtype=np.int64)
+        return np.concatenate([values, between]), np.concatenate([weights[spanned], ones])
 
     def step_table(self) -> StepTable:
         """Return the steps recorded so far."""
         n = len(self._floats["end"])
         floats = {name: np.array(column[:n], dtype=np.float64) for name, column in self._floats.items()}
         ints = {name: np.array(column[:n], dtype=np.int64) for name, column in self._ints.items()}
-        return StepTable(**floats, **ints)
+        return StepTable(**floats, **ints)  # type: ignore[arg-type]  # the names are the two tuples above
 
-    def request_table(self, requests: list[Request]) -> RequestTable:
+    def request_table(self, requests: Iterable[Request]) -> RequestTable:
         """Return the requests with what became of them."""
+        requests = list(requests)
         n = len(requests)
         status = np.array(self.status, dtype=np.int64)
         default = {COMPLETED: "stop"}

@@ -21,7 +21,7 @@ METRICS = ("ttft", "tpot", "itl", "e2el")
 class Latencies(NamedTuple):
     """Latencies in seconds of the completed requests that count, one entry per request."""
 
-    index: Ints  # their rows in the request table, in order of completion
+    rows: Ints  # their rows in the request table, in order of completion
     ttft: Floats
     e2el: Floats
     tpot: Floats  # NaN where a request has one output token
@@ -47,7 +47,7 @@ def latencies(requests: RequestTable, warmup: WarmUp = "none") -> Latencies:
 
 def meets_slo(measured: Latencies, slo: dict[str, float]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Say which requests meet every SLO (seconds, met when equal); TPOT counts as 0 with one token."""
-    good = np.ones(len(measured.index), dtype=np.bool_)
+    good = np.ones(len(measured.rows), dtype=np.bool_)
     for name, limit in slo.items():
         value: Floats = getattr(measured, name)
         good &= np.nan_to_num(value, nan=0.0) <= limit
@@ -67,7 +67,7 @@ def summarize(
     """Return the summary with vLLM's keys. `slo` maps ttft, tpot, e2el to seconds; `gaps` are the ITLs."""
     ranks = ranks or [99]
     measured = latencies(requests, warmup)
-    kept = measured.index
+    kept = measured.rows
     start, end = measured.window
     duration = end - start
     per_second = 1.0 / duration if duration > 0 else 0.0

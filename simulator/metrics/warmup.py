@@ -1,7 +1,8 @@
 """Which completions to leave out because the server was still filling up.
 
-MSER-5 (White, Cobb and Spratt, "A comparison of five steady-state truncation heuristics", WSC 2000): cut where the standard
-error of what remains is smallest, over means of batches of five, within the first half.
+MSER-5 (White, Cobb and Spratt, "A comparison of five steady-state truncation heuristics for simulation",
+WSC 2000): cut where the standard error of what remains is smallest, over means of batches of five, within
+the first half.
 """
 
 from __future__ import annotations

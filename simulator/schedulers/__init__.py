@@ -3,4 +3,6 @@
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.chunked import Chunked
 
+__all__ = ["BATCHING", "Chunked", "Scheduler"]
+
 BATCHING: dict[str, type[Scheduler]] = {"chunked": Chunked}

@@ -94,7 +94,7 @@ class Scheduler:
             seq.state = "finished"
 
     def check(self) -> None:
-        """Raise AssertionError unless blocks, references and aggregates add up; for tests and the end of runs."""
+        """Raise AssertionError unless blocks, references and aggregates add up."""
         self.kv.check(self.running)
         members = [seq for seq in self.running if seq.group is not None]
         group = self.decodes
@@ -116,7 +116,7 @@ class Scheduler:
         return Batch(self.max_num_batched_tokens, 0 if alone else self.long_prefill_token_threshold)
 
     def take_decodes(self, batch: Batch) -> None:
-        """Schedule every decode as one group, preempting the last admitted while blocks are short (3.7, 3.8)."""
+        """Schedule every decode as one group; while blocks are short, preempt the last admitted (3.7)."""
         self.num_grouped_steps += 1
         group = self.decodes
         while group.num_opening > self.kv.num_free:
@@ -167,7 +167,7 @@ class Scheduler:
         batch.preempted.append(seq)
 
     def commit(self, batch: Batch) -> Batch:
-        """Count the scheduled tokens as computed (3.24) and return the batch; every `schedule` ends with it."""
+        """Count the scheduled tokens as computed (3.24); every `schedule` ends with it."""
         group = self.decodes
         if batch.num_decodes:
             group.steps += 1

@@ -1,6 +1,7 @@
 """Who loses its blocks when they run out: a victim rule is a key over running sequences, largest first.
 
-vLLM's rules (3.8 of its scheduler): under FCFS the sequence admitted last, under priority the least important.
+vLLM's rules (3.8 of its scheduler): under FCFS the sequence admitted last, under priority the least
+important.
 A victim's blocks are freed and its tokens recomputed later (recompute preemption; vLLM V1 has no swap).
 """
 

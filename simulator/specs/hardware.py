@@ -178,6 +178,19 @@ _GPUS = (
         l2=128 * MIB,  # RTX Blackwell PRO white paper
         pcie=64e9,  # PCIe 5.0 x16
     ),
+    # No GPU: rounded figures of one core of a 2-core AMD EPYC, implied by timings of a 28 M parameter model.
+    Hardware(
+        name="cpu-1core",
+        description="one CPU core (AMD EPYC, AVX-512), for teaching",
+        memory=4 * GIB,  # set aside, not measured
+        hbm_bandwidth=1e10,
+        flops=1e11,
+        flops_int8=1e11,
+        flops_fp8=None,
+        num_sms=1,
+        l2=1 * MIB,
+        pcie=1e10,  # a copy within memory
+    ),
 )
 HARDWARE: dict[str, Hardware] = {gpu.name: gpu for gpu in _GPUS}
 

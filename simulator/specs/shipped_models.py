@@ -14,6 +14,21 @@ from simulator.specs.models import MLA, Model, MoE
 # Positional: name, layers, hidden, heads, KV heads, head dim, MLP width, vocabulary, max_model_len.
 _SHIPPED = (
     Model(
+        *(
+            "tiny-llama-28m",
+            8,
+            512,
+            8,
+            2,
+            64,
+            1408,
+            8192,
+            4096,
+            "float32",
+        ),  # a Llama small enough for one CPU core
+        source="servetwin, for teaching: random weights, no checkpoint exists",
+    ),
+    Model(
         "llama-2-7b", 32, 4096, 32, 32, 128, 11008, 32000, 4096, "float16", source="meta-llama/Llama-2-7b-hf"
     ),
     Model(

@@ -1,0 +1,45 @@
+# Two commands do all the set-up: `make demo` (core only) and `make test` (development extras).
+# Both make a virtual environment in .venv with the first Python >= 3.11 found; PYTHON=... chooses another.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$p" && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
+
+.PHONY: demo test test-slow lint profiles clean
+
+demo: $(VENV)/.core
+	$(BIN)/servetwin run chat-a100
+
+test: $(VENV)/.dev lint
+	$(BIN)/pytest -n 2
+
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -n 2 -m slow
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# Refit the shipped profiles from a folder of public kernel timings: make profiles KERNELS=dir
+profiles: $(VENV)/.dev
+	@test -n "$(KERNELS)" || { echo "name the folder of kernel timings: make profiles KERNELS=dir" >&2; exit 2; }
+	$(BIN)/servetwin calibrate fit "$(KERNELS)" -o simulator/profiles/a100-80gb-sxm.json
+
+$(VENV)/.python:
+	@test -n "$(PYTHON)" || { echo "servetwin needs Python 3.11 or newer; none was found" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev]'
+	touch $@ $(VENV)/.core
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

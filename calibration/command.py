@@ -1,0 +1,106 @@
+"""What `calibrate fit` does once its arguments are read: find the files, fit, write, tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from calibration.aiconfigurator import read_aiconfigurator
+from calibration.checks import Checked, check
+from calibration.fit import ModelFit, fit
+from calibration.timings import OPS, Timing, read_timings_csv
+from calibration.vidur import read_vidur
+from calibration.write import ACCURACY, profile_json
+from simulator.errors import ConfigError, InputError, suggest
+from simulator.latency.checked_json import Section
+from simulator.latency.profile_file import profile_of
+from simulator.specs.hardware import get_hardware
+from simulator.specs.shipped_models import get_model
+
+MODELS = ("llama-2-7b", "llama-3-8b", "llama-3.1-8b", "qwen2.5-7b")
+
+
+def run_fit(
+    paths: Sequence[Path], out: Path, hardware: str, models: Sequence[str], source: Sequence[str]
+) -> Iterator[str]:
+    """Fit, write the profile, read it back, and yield the lines to print."""
+    gpu = get_hardware(hardware)
+    wanted = [get_model(name) for name in models or MODELS]
+    chosen = _chosen(source)
+    skipped: list[str] = []
+    checked = check(read_all(paths, skipped), gpu)
+    fits = fit(checked, gpu, wanted, chosen)
+    text = profile_json(fits, checked, gpu)
+    for fitted in fits:  # hold it to the reader's own rules before it replaces anything
+        profile_of(Section(json.loads(text), str(out)), fitted.model)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written: {error.strerror}") from None
+    yield from report(fits, checked, skipped)
+    yield f"wrote {out} ({out.stat().st_size / 1e3:.0f} kB)"
+
+
+def _chosen(source: Sequence[str]) -> dict[str, str]:
+    chosen: dict[str, str] = {}
+    for text in source:
+        op, _, name = text.partition("=")
+        if op not in OPS or not name:
+            raise ConfigError(f"--source {text[:60]!r}: give OPERATION=SOURCE{suggest(op, OPS)}")
+        chosen[op] = name.strip().lower()
+    return chosen
+
+
+def read_all(paths: Sequence[Path], skipped: list[str]) -> Iterator[Timing]:
+    """Read every file given; in a folder, skip what no adapter knows and say so in `skipped`."""
+    for path in paths:
+        if not path.is_dir():
+            yield from read_file(path)
+            continue
+        for file in sorted(path.iterdir()):
+            if file.suffix not in (".csv", ".parquet"):
+                continue
+            try:
+                yield from read_file(file)
+            except InputError as error:
+                if "lacks" not in str(error):
+                    raise
+                skipped.append(file.name)
+
+
+def read_file(path: Path) -> Iterator[Timing]:
+    """Read one file by what it is: parquet, Vidur's columns, or servetwin's own."""
+    if path.suffix == ".parquet":
+        return read_aiconfigurator(path)
+    if path.suffix != ".csv":
+        raise InputError(f"{path}: timings are .csv or .parquet files")
+    try:
+        with path.open(encoding="utf-8") as file:
+            header = file.readline(2**16)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    return read_vidur(path) if "time_stats." in header else read_timings_csv(path)
+
+
+def report(fits: Sequence[ModelFit], checked: Checked, skipped: Sequence[str]) -> Iterator[str]:
+    """Yield what a person should know of a fit, line by line."""
+    yield f"{checked.read} rows read, {len(checked.timings)} configurations used"
+    for reason, rows, example in checked.rejected:
+        yield f"  {rows} rows left out: {reason}" + (f" (first: {example})" if example else "")
+    if skipped:
+        yield f"  files of other kinds skipped: {', '.join(skipped)}"
+    yield "held-out error, mean: layer GEMMs | decode attention, grid (line) | prefill attention | whole step"
+    for fitted in fits:
+        e = fitted.errors
+        yield (
+            f"  {fitted.model.name}: {e.dense:.1%} | {e.decode:.1%} ({e.decode_linear:.1%}) | "
+            f"{e.prefill:.1%} | {e.step:.1%}"
+        )
+        for source, level, between in fitted.opinions:
+            knots = f"; between the knots {between:.1%}" if between is not None else ""
+            yield f"    layer GEMMs against {source}: {level:.1%} apart on average{knots}"
+        for note in fitted.notes:
+            yield f"    {note}"
+    yield ACCURACY

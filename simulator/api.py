@@ -1,0 +1,221 @@
+"""What a notebook imports: simulate, look, compare two runs, size memory, read traces.
+
+Everything here is a thin call into the packages below; heavy libraries load when first needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simulator.batch import Batch, Chunk
+from simulator.config.build import NO_POLICIES, Policies
+from simulator.config.loading import load_scenario
+from simulator.config.run import Run, run_scenario
+from simulator.config.scenario import Scenario
+from simulator.errors import ConfigError, InputError, SimulatorError, suggest
+from simulator.experiments.diff import Diff
+from simulator.experiments.diff import diff as _diff
+from simulator.experiments.judge import judge
+from simulator.experiments.progress import ProgressBar
+from simulator.experiments.run_folder import SavedRun, save_run, write_run_report
+from simulator.experiments.run_folder import load_run as _load_run
+from simulator.kv_size import KvSize, kv_size
+from simulator.latency.profile import Profile
+from simulator.latency.profile_file import load_profile
+from simulator.metrics.block import result_block
+from simulator.metrics.tables import STATUS, RequestTable, StepTable
+from simulator.request import Request, Sequence
+from simulator.schedulers import BATCHING, Scheduler
+from simulator.schedulers.context import Context
+from simulator.schedulers.orders import ORDERS, Order
+from simulator.schedulers.preemption import VICTIMS, Victim
+from simulator.workload.traces import read_trace as load_trace
+from simulator.workload.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from plotly.graph_objects import Figure
+
+__all__ = [
+    "BATCHING",
+    "ORDERS",
+    "VICTIMS",
+    "Batch",
+    "Chunk",
+    "ConfigError",
+    "Context",
+    "Diff",
+    "InputError",
+    "KvSize",
+    "Profile",
+    "Request",
+    "Result",
+    "Scenario",
+    "Scheduler",
+    "Sequence",
+    "SimulatorError",
+    "Workload",
+    "diff",
+    "kv_size",
+    "load_profile",
+    "load_run",
+    "load_scenario",
+    "load_trace",
+    "simulate",
+]
+
+
+class Result:
+    """What came of a run. `summary` has the keys of `vllm bench serve`, and ours under "servetwin"."""
+
+    def __init__(self, saved: SavedRun, run: Run | None = None, policies: Policies = NO_POLICIES) -> None:
+        self.scenario = saved.scenario
+        self.summary = saved.summary
+        self._saved = saved
+        self._run = run
+        self._policies = policies
+
+    @classmethod
+    def of(cls, run: Run, policies: Policies = NO_POLICIES) -> Result:
+        """Wrap a run that was just made."""
+        decisions = None if run.log is None else run.log.lines
+        return cls(SavedRun(run.scenario, run.summary, run.requests, run.steps, decisions), run, policies)
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row per request; times in seconds from the run's start."""
+        table = _frame(self._saved.requests)
+        table["status"] = [STATUS[code] for code in table["status"]]
+        return table
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row per engine step; a saved run without steps.csv is simulated again."""
+        return _frame(self._step_table())
+
+    @cached_property
+    def decisions(self) -> pd.DataFrame:
+        """One row per step with what was decided; simulated again if the run kept no log."""
+        import pandas as pd
+
+        return pd.DataFrame(self._saved.decisions or self._again().log.lines)  # type: ignore[union-attr]
+
+    def plot(self, kind: str = "latency") -> Figure:
+        """Draw one figure; the kinds are the keys of `simulator.experiments.plots.PLOTS`."""
+        from simulator.experiments.plots import PLOTS
+
+        if kind not in PLOTS:
+            raise ConfigError(f"plot: unknown kind {kind!r}{suggest(kind, PLOTS)}")
+        return PLOTS[kind](
+            self._saved.requests,
+            self._step_table(),
+            num_blocks=self._own["usable_blocks"],
+            slo=self._own["slo"],
+        )
+
+    @property
+    def _own(self) -> dict[str, Any]:
+        own = self.summary["servetwin"]
+        assert isinstance(own, dict)
+        return own
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write the self-contained HTML report."""
+        return write_run_report(self._run or self._again(), Path(path))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a run folder, which every command takes in place of a scenario."""
+        save_run(self._run or self._again(), Path(folder), logs=("decisions",))
+        return Path(folder)
+
+    def _step_table(self) -> StepTable:
+        return self._saved.steps or self._again().steps
+
+    def _again(self) -> Run:
+        run = run_scenario(self.scenario, policies=self._policies, decisions=True)
+        run.summary = self.summary
+        self._run = run
+        return run
+
+    def __str__(self) -> str:
+        own = self._own
+        return f"{result_block(self.summary)}\n{own['provenance']}\n{own.get('verdict') or ''}".rstrip()
+
+    def _repr_html_(self) -> str:
+        from simulator.experiments.report_page import cards_html, escape, pre_html
+        from simulator.experiments.report_summary import key_figures
+
+        own = self._own
+        lead = f"<p><b>{escape(self.scenario.name)}</b>: {escape(own.get('verdict') or '')}</p>"
+        note = f"<p><small>{escape(own['provenance'])}</small></p>"
+        return (
+            lead
+            + cards_html(key_figures(self.summary, own["slo"]))
+            + note
+            + pre_html(result_block(self.summary))
+        )
+
+
+def simulate(
+    scenario: str | Path | Mapping[str, Any] | Scenario = "chat-a100",
+    *,
+    workload: Workload | None = None,
+    batching: str | type[Scheduler] | None = None,
+    order: str | Order | None = None,
+    victim: str | Victim | None = None,
+    profile: str | None = None,
+    set: Mapping[str, object] | None = None,
+    seed: int | None = None,
+    bottleneck: bool | None = None,
+    progress: bool | None = None,
+) -> Result:
+    """Simulate a scenario and return its result.
+
+    A policy is a table entry's name or the function or class itself. `set` changes any scenario key by its
+    dotted name. `bottleneck=None` looks for it where the run was quick. ConfigError says what cannot be used.
+
+    >>> simulate("tiny-cpu", order="fcfs").summary["completed"]
+    40
+    """
+    resolved = load_scenario(scenario)
+    names: dict[str, object] = {}
+    objects: dict[str, Any] = {}
+    for axis, policy in (("batching", batching), ("order", order), ("victim", victim)):
+        if isinstance(policy, str):
+            names[f"scheduler.{axis}"] = policy
+        elif policy is not None:
+            objects[axis] = policy
+            names[f"scheduler.{axis}"] = policy.__name__
+    if profile is not None:
+        names["latency.profile"] = profile
+    if seed is not None:
+        names["seed"] = seed
+    resolved = resolved.with_(**names, **(set or {}))
+    policies = Policies(**objects)
+    with ProgressBar(resolved.name) as bar:
+        run = run_scenario(
+            resolved, policies=policies, workload=workload, progress=None if progress is False else bar
+        )
+    judge(run, policies, bottleneck)
+    return Result.of(run, policies)
+
+
+def load_run(folder: str | Path) -> Result:
+    """Load a run folder."""
+    return Result(_load_run(folder))
+
+
+def diff(a: Result | str | Path, b: Result | str | Path) -> Diff:
+    """Compare two results or run folders."""
+    one, other = (each if isinstance(each, Result) else load_run(each) for each in (a, b))
+    return _diff(one._saved, other._saved)
+
+
+def _frame(table: RequestTable | StepTable) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame({field.name: getattr(table, field.name) for field in fields(table)})

@@ -1,0 +1,53 @@
+"""The command `servetwin`; sub-commands of other packages join through entry points "servetwin.commands"."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib.metadata import entry_points, version
+from types import FrameType
+
+import typer
+
+from simulator.cli import compare, inspect, run, sizes, traces
+from simulator.errors import SimulatorError
+
+app = typer.Typer(
+    help="A digital twin of an LLM server: which policy should this workload run, on this GPU, for this SLO?",
+    epilog="Start with: servetwin run chat-a100",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (run, compare, inspect, sizes, traces):
+    module.register(app)
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    show_version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+) -> None:
+    if show_version:
+        typer.echo(f"servetwin {version('servetwin')}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line: 0 done, 1 a check failed, 2 bad input, 130 interrupted."""
+    signal.signal(signal.SIGINT, _interrupted)
+    for entry in entry_points(group="servetwin.commands"):
+        app.add_typer(entry.load(), name=entry.name)
+    try:
+        app()
+    except SimulatorError as error:
+        print(f"servetwin: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _interrupted(signum: int, frame: FrameType | None) -> None:
+    print("servetwin: interrupted", file=sys.stderr)
+    raise SystemExit(130)

@@ -1,0 +1,110 @@
+"""servetwin run: simulate a scenario, print the result block and the verdict, write the run folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.flags import Chosen, takes_scenario
+from simulator.errors import ConfigError, suggest
+
+if TYPE_CHECKING:
+    from simulator.config.run import Run
+
+LOGS = ("steps", "decisions", "timeline")
+
+
+@takes_scenario
+def run(
+    chosen: Chosen,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Run folder.", show_default="runs/NAME-DIGEST")
+    ] = None,
+    log: Annotated[
+        str | None, typer.Option(help="Also write: steps, decisions, timeline (comma-separated), or all.")
+    ] = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.html.")] = False,
+    bottleneck: Annotated[
+        bool, typer.Option("--bottleneck", help="Look for the bottleneck even where the run is long.")
+    ] = False,
+    batching: Annotated[str | None, typer.Option(help="Batching policy, or file.py:Class.")] = None,
+    order: Annotated[str | None, typer.Option(help="Waiting order, or file.py:function.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no result block.")] = False,
+) -> None:
+    """Simulate a scenario: result block, provenance, verdict, and a report to look at.
+
+    Examples:
+
+        servetwin run chat-a100
+
+        servetwin run chat-a100 --trace AzureLLMInferenceTrace_conv.csv --slo ttft:500 --slo tpot:50
+
+        servetwin run chat-a100 --set scheduler.max_num_batched_tokens=512 --log all
+    """
+    logs = _logs(log)
+    from simulator.config.run import run_scenario
+    from simulator.experiments.judge import judge
+    from simulator.experiments.progress import ProgressBar
+    from simulator.experiments.run_folder import default_folder, save_run, summary_text
+
+    scenario = chosen.scenario
+    folder = out or default_folder(scenario)
+    with ProgressBar(scenario.name) as bar:
+        made = run_scenario(
+            scenario,
+            policies=chosen.policies,
+            decisions="decisions" in logs,
+            progress=None if quiet else bar,
+        )
+    judge(made, chosen.policies, True if bottleneck else None)
+    written = save_run(made, folder, logs=logs, report=not no_report)
+    if as_json:
+        sys.stdout.write(summary_text(made.summary))
+    if not quiet:
+        print(outcome(made, written), file=sys.stderr if as_json else sys.stdout)
+
+
+def outcome(made: Run, written: list[Path]) -> str:
+    """Return what `run` prints: block, provenance, notes, verdict, files."""
+    from simulator.experiments.verdict import bottleneck_table
+    from simulator.metrics.block import result_block
+
+    own = made.own
+    lines = [result_block(made.summary), f"Source: {own['source']}", f"Times: {own['provenance']}"]
+    if made.machine.latency.error is not None:
+        lines.append(f"Held-out error of a step: {100 * made.machine.latency.error:.1f} %")
+    share = own["extrapolated_share"]
+    if share and own["profile_error"] is not None:
+        lines.append(f"Extrapolated: {100 * share:.1f} % of steps lie outside the measured range")  # type: ignore[operator]
+    for what in ("rejected", "aborted", "unfinished"):
+        if own[what]:
+            lines.append(f"{what.capitalize()}: {own[what]} {own.get(f'{what}_by_reason') or ''}".rstrip())
+    if own["skipped"]:
+        lines.append(f"Rows skipped: {own['skipped']}")
+    lines += [f"Note: {note}" for note in own["notes"]]  # type: ignore[attr-defined]
+    bottleneck = own["bottleneck"]
+    if isinstance(bottleneck, dict):
+        lines += ["", bottleneck_table(bottleneck["rows"])]
+    lines += ["", str(own["verdict"]), ""]
+    names = {path.name: path for path in written}
+    first = names.get("report.html")
+    lines.append(f"Report: {first}" if first else f"Run folder: {written[0].parent}")
+    return "\n".join(lines)
+
+
+def _logs(value: str | None) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    names = LOGS if value == "all" else tuple(value.split(","))
+    for name in names:
+        if name not in LOGS:
+            raise ConfigError(f"--log {name[:40]!r}: unknown{suggest(name, [*LOGS, 'all'])}")
+    return names
+
+
+def register(app: typer.Typer) -> None:
+    app.command("run")(run)

@@ -1,0 +1,198 @@
+"""From a scenario to the objects that run: model, GPU, memory, latency model, workload, scheduler.
+
+The only place where names are looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from simulator.config.policies import find_policy
+from simulator.config.scenario import Scenario
+from simulator.errors import ConfigError, suggest
+from simulator.kv.block_manager import BlockManager
+from simulator.kv_size import KvSize, kv_size
+from simulator.latency.base import LatencyModel
+from simulator.latency.estimate import estimate
+from simulator.latency.linear import LinearModel
+from simulator.latency.profile_file import best_profile, load_profile
+from simulator.schedulers import BATCHING, Scheduler
+from simulator.schedulers.orders import ORDERS, Order
+from simulator.schedulers.preemption import VICTIMS, Victim
+from simulator.specs import Hardware, Model, get_hardware, get_model
+from simulator.workload.generate import generate
+from simulator.workload.traces import read_trace
+from simulator.workload.workload import Workload
+
+_SPREAD_STREAM = 2  # of the seed; generate() uses 0 and 1
+
+
+@dataclass(frozen=True)
+class Policies:
+    """Policies given as Python objects; None leaves the choice to the scenario.
+
+    `trusted` are values of the form file.py:name that may be loaded; `trust` allows them all.
+    """
+
+    batching: type[Scheduler] | None = None
+    order: Order | None = None
+    victim: Victim | None = None
+    trusted: Collection[str] = field(default_factory=frozenset)
+    trust: bool = False
+
+    def allows(self, value: str) -> bool:
+        return self.trust or value in self.trusted
+
+
+NO_POLICIES = Policies()
+"""All policies as the scenario names them."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a scenario runs on: fixed for the run, shared by all its policies."""
+
+    model: Model
+    hardware: Hardware
+    max_model_len: int
+    kv: KvSize
+    latency: LatencyModel
+    notes: tuple[str, ...]  # assumptions that the reader of a result must know
+
+
+def build_machine(scenario: Scenario) -> Machine:
+    """Look up model, GPU and latency model, and size the KV pool."""
+    model = get_model(scenario.model.name)
+    if scenario.model.dtype != "auto":
+        model = replace(model, dtype=scenario.model.dtype, quantization=None)
+    hardware = get_hardware(scenario.hardware.gpu)
+    max_model_len = scenario.model.max_model_len or model.max_model_len
+    if max_model_len > model.max_model_len:
+        raise ConfigError(
+            f"model.max_model_len: {max_model_len} exceeds the {model.max_model_len} of {model.name}"
+        )
+    size = kv_size(
+        model,
+        hardware,
+        context=max_model_len,
+        block_size=scenario.kv.block_size,
+        gpu_memory_utilization=scenario.kv.gpu_memory_utilization,
+        reserve_gib=scenario.kv.reserve_gib,
+        kv_cache_dtype=scenario.kv.kv_cache_dtype,
+        num_gpu_blocks_override=scenario.kv.num_gpu_blocks_override,
+    )
+    latency = build_latency(scenario, model, hardware)
+    notes = list(_latency_notes(scenario, latency))
+    if not size.is_override:
+        notes.append(
+            f"{size.num_gpu_blocks:,} KV blocks are derived with {scenario.kv.reserve_gib:g} GiB assumed for "
+            "activations and CUDA graphs; kv.num_gpu_blocks_override takes the number vLLM prints at start-up"
+        )
+    return Machine(model, hardware, max_model_len, size, latency, tuple(notes))
+
+
+def build_latency(scenario: Scenario, model: Model, hardware: Hardware) -> LatencyModel:
+    """Return the latency model the scenario names: profile, roofline or line."""
+    section = scenario.latency
+    latency: LatencyModel
+    if section.kind == "linear":
+        latency = _linear(section.coefficients or {})
+    elif section.kind == "profile" and section.profile is not None:
+        latency = load_profile(section.profile, model)
+    else:
+        shipped = best_profile(hardware, model) if section.kind == "profile" else None
+        latency = shipped or estimate(hardware, model, scenario.kv.kv_cache_dtype)
+    return latency.overlapped() if scenario.scheduler.async_scheduling else latency
+
+
+def _linear(coefficients: dict[str, float]) -> LinearModel:
+    known = ("constant", "per_token", "per_seq", "per_kv_token", "per_prefill_work", "host")
+    for name in coefficients:
+        if name not in known:
+            raise ConfigError(f"latency.coefficients.{name}: unknown{suggest(name, known)}")
+    try:
+        return LinearModel(**{"constant": 0.0, **coefficients})  # type: ignore[arg-type]  # names checked above
+    except ValueError as error:
+        raise ConfigError(f"latency.coefficients: {error}") from None
+
+
+def _latency_notes(scenario: Scenario, latency: LatencyModel) -> list[str]:
+    notes = []
+    if scenario.latency.kind == "profile" and latency.error is None:
+        notes.append("no profile is shipped for this GPU and model: times are estimated from the roofline")
+    if scenario.kv.kv_cache_dtype != "auto" and latency.error is not None:
+        notes.append(
+            "the profile was measured with a 16-bit KV cache; kv_cache_dtype changes only the memory"
+        )
+    return notes
+
+
+def build_workload(scenario: Scenario, max_model_len: int) -> Workload:
+    """Read the trace or draw the requests, with everything the scenario changes about them."""
+    section = scenario.workload
+    if section.trace is not None:
+        workload = read_trace(
+            section.trace, format=section.format, columns=section.columns, time_unit=section.time_unit
+        )
+    else:
+        workload = generate(section.arrivals, section.lengths, section.num_requests, seed=scenario.seed)
+    if section.start_s or section.duration_s or section.limit:
+        workload = workload.window(section.start_s, section.duration_s, section.limit)
+    if section.rate_scale != 1.0:
+        workload = workload.scaled(section.rate_scale)
+    if section.spread_ms:
+        stream = np.random.SeedSequence(scenario.seed, spawn_key=(_SPREAD_STREAM,))
+        workload = workload.spread(section.spread_ms, np.random.default_rng(stream))
+    if section.timeout_s is not None:
+        workload = replace(workload, timeout=np.full(len(workload), section.timeout_s))
+    return workload.with_max_tokens(section.max_tokens, max_model_len)
+
+
+def with_rate(scenario: Scenario, rate: float) -> Scenario:
+    """Return the scenario at this many requests/s: its process takes the rate, other times are rescaled."""
+    if not 0 < rate < float("inf"):
+        raise ConfigError(f"rate: must be > 0 and finite, got {rate}")
+    if scenario.workload.trace is None and "rate" in scenario.workload.arrivals:
+        return scenario.with_(**{"workload.arrivals.rate": rate})
+    plain = build_workload(scenario.with_(**{"workload.rate_scale": 1.0}), max_model_len=2)
+    span = float(plain.arrival[-1]) if len(plain) else 0.0
+    if span <= 0:
+        raise ConfigError("rate: the requests all arrive at once, so their times cannot be rescaled")
+    return scenario.with_(**{"workload.rate_scale": rate * span / len(plain)})
+
+
+def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) -> Scheduler:
+    """Make the batching policy with its memory, order and victim rule."""
+    keys, size = scenario.scheduler, machine.kv
+    if scenario.kv.eviction != "lru":
+        raise ConfigError(
+            f"kv.eviction: unknown {scenario.kv.eviction!r}{suggest(scenario.kv.eviction, ['lru'])}"
+        )
+    batching = policies.batching or find_policy(
+        BATCHING, keys.batching, "scheduler.batching", trust=policies.allows(keys.batching)
+    )
+    order = policies.order or find_policy(
+        ORDERS, keys.order, "scheduler.order", trust=policies.allows(keys.order)
+    )
+    victim = policies.victim
+    if victim is None and keys.victim is not None:
+        victim = find_policy(VICTIMS, keys.victim, "scheduler.victim", trust=policies.allows(keys.victim))
+    kv = BlockManager(
+        size.usable_blocks,
+        scenario.kv.block_size,
+        enable_prefix_caching=scenario.kv.enable_prefix_caching,
+        watermark_blocks=int(keys.watermark * size.num_gpu_blocks),
+    )
+    return batching(
+        kv,
+        order=order,
+        victim=victim,
+        max_num_seqs=keys.max_num_seqs,
+        max_num_batched_tokens=keys.max_num_batched_tokens,
+        max_model_len=machine.max_model_len,
+        long_prefill_token_threshold=keys.long_prefill_token_threshold,
+        scheduler_reserve_full_isl=keys.scheduler_reserve_full_isl,
+    )

@@ -1,0 +1,191 @@
+"""Run a scenario: build it, serve its workload, sum up what happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from importlib.metadata import version
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.config.build import (
+    NO_POLICIES,
+    Machine,
+    Policies,
+    build_machine,
+    build_scheduler,
+    build_workload,
+)
+from simulator.config.scenario import Scenario
+from simulator.engine.decisions import DecisionLog
+from simulator.engine.serve import Progress, Served, serve
+from simulator.latency.base import LatencyModel, StepFeatures
+from simulator.metrics.summary import counts, latencies, meets_slo, summarize
+from simulator.metrics.tables import Floats, Ints, RequestTable, StepTable
+from simulator.workload.workload import Workload
+
+
+@dataclass
+class Run:
+    """A scenario and what came of it. `summary` has vLLM's keys, and ours under "servetwin"."""
+
+    scenario: Scenario
+    machine: Machine
+    workload: Workload
+    requests: RequestTable
+    steps: StepTable
+    gaps: tuple[Floats, Ints]
+    summary: dict[str, object]
+    log: DecisionLog | None = None
+
+    @property
+    def own(self) -> dict[str, object]:
+        """Our part of the summary."""
+        own = self.summary["servetwin"]
+        assert isinstance(own, dict)
+        return own
+
+
+def run_scenario(
+    scenario: Scenario,
+    *,
+    policies: Policies = NO_POLICIES,
+    machine: Machine | None = None,
+    workload: Workload | None = None,
+    latency: LatencyModel | None = None,
+    decisions: bool = False,
+    progress: Progress | None = None,
+    check_invariants: bool = False,
+) -> Run:
+    """Simulate a scenario from start to end.
+
+    A machine or workload built before, or another latency model, takes the place of the scenario's own.
+    """
+    machine = machine or build_machine(scenario)
+    scheduler = build_scheduler(scenario, machine, policies)
+    workload = build_workload(scenario, machine.max_model_len) if workload is None else workload
+    if scenario.kv.enable_prefix_caching:
+        workload = workload.with_blocks(scenario.kv.block_size)
+    served = serve(
+        workload.requests,
+        len(workload),
+        scheduler,
+        latency or machine.latency,
+        async_scheduling=scenario.scheduler.async_scheduling,
+        horizon=scenario.run.horizon_s,
+        log=DecisionLog() if decisions else None,
+        progress=progress,
+        check_invariants=check_invariants,
+    )
+    requests = served.recorder.request_table(workload.requests)
+    steps = served.recorder.step_table()
+    gaps = served.recorder.gaps()
+    summary = _header(scenario, workload) | summarize(
+        requests,
+        steps,
+        gaps,
+        slo=scenario.slo.seconds(),
+        warmup=scenario.run.warmup,
+        ranks=scenario.run.percentiles,
+        method=scenario.run.percentile_method,
+    )
+    run = Run(scenario, machine, workload, requests, steps, gaps, summary, served.log)
+    summary["servetwin"] = _own(run, served)
+    return run
+
+
+def _header(scenario: Scenario, workload: Workload) -> dict[str, object]:
+    """The keys with which vLLM describes a benchmark; the date is left empty so that equal runs are equal."""
+    arrivals = {} if scenario.workload.trace else scenario.workload.arrivals
+    rate = arrivals.get("rate")
+    if arrivals.get("kind") == "all_at_once" or rate == float("inf"):
+        rate = "inf"
+    return {
+        "date": None,
+        "endpoint_type": "servetwin",
+        "backend": "servetwin",
+        "label": scenario.name,
+        "model_id": scenario.model.name,
+        "tokenizer_id": scenario.model.name,
+        "num_prompts": len(workload),
+        "request_rate": rate,
+        "burstiness": arrivals.get("burstiness", 1.0 if arrivals.get("kind") == "poisson" else None),
+        "max_concurrency": None,
+    }
+
+
+def _own(run: Run, served: Served) -> dict[str, object]:
+    scenario, machine, requests = run.scenario, run.machine, run.requests
+    kv = served.scheduler.kv
+    measured = latencies(requests, scenario.run.warmup)
+    good = int(meets_slo(measured, scenario.slo.seconds()).sum())
+    tally = counts(requests)
+    num_dropped = tally["completed"] - len(measured.rows)
+    base = tally["injected"] - num_dropped
+    reasons: dict[str, dict[str, int]] = {"rejected": {}, "aborted": {}}
+    for status, reason in zip(requests.status, requests.reason, strict=True):
+        if status in (1, 2):
+            kind = reasons["rejected" if status == 1 else "aborted"]
+            kind[reason] = kind.get(reason, 0) + 1
+    return {
+        "version": version("servetwin"),
+        "seed": scenario.seed,
+        "source": run.workload.source,
+        "provenance": machine.latency.provenance,
+        "profile_error": machine.latency.error,
+        "extrapolated_share": extrapolated_share(machine.latency, run.steps),
+        "slo": {f"{name}_ms": 1e3 * limit for name, limit in scenario.slo.seconds().items()},
+        "attainment": good / base if base else None,
+        "attainment_target": scenario.slo.attainment,
+        **tally,
+        "rejected_by_reason": reasons["rejected"],
+        "aborted_by_reason": reasons["aborted"],
+        "stopped_by_length": sum(reason == "length" for reason in requests.reason),
+        "warmup_dropped": num_dropped,
+        "percentile_method": scenario.run.percentile_method,
+        "num_steps": len(run.steps),
+        "num_preemptions": int(run.steps.num_preempted.sum()),
+        "num_gpu_blocks": machine.kv.num_gpu_blocks,
+        "usable_blocks": machine.kv.usable_blocks,
+        "block_size": scenario.kv.block_size,
+        **kv_use(run.steps, kv.pool.num_blocks, scenario.kv.block_size, machine.max_model_len),
+        "evicted_blocks": kv.pool.num_evicted,
+        "prefix_cache_queries": kv.num_queries,
+        "prefix_cache_hits": kv.num_hits,
+        "prefix_hit_rate": kv.num_hits / kv.num_queries if kv.num_queries else None,
+        "skipped": run.workload.skipped,
+        "notes": [*machine.notes, *run.workload.notes],
+        "scenario": scenario.to_dict(),
+    }
+
+
+def extrapolated_share(latency: LatencyModel, steps: StepTable) -> float:
+    """Return the share of steps outside the latency model's measured range."""
+    if not len(steps):
+        return 0.0
+    features: dict[str, NDArray[np.generic]] = {
+        name: getattr(steps, name) for name in StepFeatures._fields if name in {f.name for f in fields(steps)}
+    }
+    return float(latency.extrapolated(features).mean())
+
+
+def kv_use(steps: StepTable, num_blocks: int, block_size: int, max_model_len: int) -> dict[str, object]:
+    """Sum up KV use over time: share of the pool, and waste of paging and of contiguous reservation.
+
+    Waste is the share of reserved tokens that hold nothing; the contiguous alternative reserves
+    max_model_len tokens for every running sequence (Kwon et al., "PagedAttention", SOSP 2023, section 3).
+    """
+    time = steps.end - steps.start
+    total = float(time.sum())
+    if total <= 0:
+        names = ("kv_usage_mean", "kv_usage_peak", "kv_waste_paged", "kv_waste_contiguous")
+        return dict.fromkeys(names)
+    paged = float((steps.used_blocks * time).sum()) * block_size
+    held = float((steps.kv_tokens * time).sum())
+    contiguous = float((steps.num_running * time).sum()) * max_model_len
+    return {
+        "kv_usage_mean": paged / (total * num_blocks * block_size),
+        "kv_usage_peak": float(steps.used_blocks.max()) / num_blocks,
+        "kv_waste_paged": max(0.0, 1.0 - held / paged) if paged else None,
+        "kv_waste_contiguous": 1.0 - held / contiguous if contiguous else None,
+    }

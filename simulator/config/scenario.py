@@ -1,0 +1,172 @@
+"""The scenario: everything that defines a run, checked when it is read.
+
+One pydantic model a section, with the keys of docs/scenario.md; nothing below this package sees them.
+Keys keep vLLM's spelling and defaults where vLLM has them (0.33, API server on an A100).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from simulator.config.checking import change_keys, validate
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class ModelSection(Section):
+    name: str = Field("llama-3.1-8b", description="shipped name, or path to a Hugging Face config.json")
+    dtype: str = Field("auto", description="auto = the model's own | bfloat16 | float16 | float32")
+    max_model_len: Count | None = Field(16384, description="prompt + output at most; null = the model's own")
+
+
+class HardwareSection(Section):
+    gpu: str = Field("a100-80gb-sxm", description="see `servetwin list hardware`")
+    price_per_gpu_hour: Positive | None = Field(
+        None, description="any currency; gives cost per million tokens"
+    )
+
+
+class KvSection(Section):
+    block_size: Annotated[int, Field(ge=1, le=4096)] = Field(16, description="tokens a block")
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.92
+    num_gpu_blocks_override: Count | None = Field(
+        None, description="vLLM prints it at start-up; best given. Usable = it - 1 (null block)"
+    )
+    reserve_gib: NonNegative = Field(2.5, description="activations and CUDA graphs; an assumption")
+    kv_cache_dtype: str = Field("auto", description="auto | fp8 | int8")
+    enable_prefix_caching: bool = True
+    eviction: str = Field("lru", description="which cached block goes first")
+
+
+class SchedulerSection(Section):
+    batching: str = Field("chunked", description="table entry | file.py:Class")
+    order: str = Field("fcfs", description="fcfs | priority | file.py:function")
+    victim: str | None = Field(
+        None, description="last_admitted | least_important | file.py:function; null = vLLM's for the order"
+    )
+    max_num_seqs: Count = 256
+    max_num_batched_tokens: Count = 2048
+    long_prefill_token_threshold: Annotated[int, Field(ge=0)] = Field(0, description="0 = off")
+    scheduler_reserve_full_isl: bool = Field(True, description="admit only if the whole prompt fits now")
+    watermark: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="share of blocks kept free")
+    async_scheduling: bool = Field(False, description="vLLM's default is true: host time overlaps the GPU")
+
+    @model_validator(mode="after")
+    def _budget_covers_seats(self) -> SchedulerSection:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be >= "
+                f"max_num_seqs ({self.max_num_seqs})"
+            )
+        return self
+
+
+class LatencySection(Section):
+    kind: Literal["profile", "roofline", "linear"] = "profile"
+    profile: str | None = Field(None, description="path; null = shipped for gpu + model, else the roofline")
+    coefficients: dict[str, NonNegative] | None = Field(None, description="for linear, in seconds")
+
+    @model_validator(mode="after")
+    def _coefficients_go_with_linear(self) -> LatencySection:
+        if (self.kind == "linear") != (self.coefficients is not None):
+            raise ValueError("coefficients are needed for kind: linear, and only there")
+        if self.profile is not None and self.kind != "profile":
+            raise ValueError("profile is used only by kind: profile")
+        return self
+
+
+class WorkloadSection(Section):
+    trace: str | None = Field(None, description="file; else arrivals and lengths are drawn")
+    format: str = "auto"
+    columns: dict[str, str] | None = Field(None, description="{arrival: ts, prompt: in_tok, output: out_tok}")
+    time_unit: Literal["s", "ms", "us", "ns"] | None = Field(None, description="never guessed")
+    start_s: NonNegative = 0
+    duration_s: Positive | None = None
+    limit: Count | None = None
+    rate_scale: Positive = 1.0
+    spread_ms: NonNegative = Field(0, description="spread coarse time stamps; Mooncake: 3000")
+    arrivals: dict[str, Any] = {"kind": "profile", "name": "azure-conv"}
+    lengths: dict[str, Any] = {"kind": "table", "name": "azure-conv"}
+    max_tokens: Count | None = Field(
+        None, description="what the client asks for; null = the trace's column, else 2048"
+    )
+    num_requests: Count = 2000
+    timeout_s: Positive | None = None
+
+
+class SloSection(Section):
+    ttft_ms: Positive | None = 500
+    tpot_ms: Positive | None = 50
+    e2el_ms: Positive | None = None
+    attainment: Annotated[float, Field(gt=0, le=1)] = Field(0.99, description="share of injected requests")
+
+    def seconds(self) -> dict[str, float]:
+        """Return the limits that are set, in seconds by metric."""
+        limits = {"ttft": self.ttft_ms, "tpot": self.tpot_ms, "e2el": self.e2el_ms}
+        return {name: limit / 1e3 for name, limit in limits.items() if limit is not None}
+
+
+class RunSection(Section):
+    warmup: Literal["none", "auto"] | Fraction | dict[str, NonNegativeInt] = Field(
+        "none", description="none | auto (MSER-5) | 0.1 | {requests: 50}"
+    )
+    horizon_s: Positive | None = None
+    percentiles: list[Annotated[float, Field(ge=0, le=100)]] = [50, 90, 95, 99]
+    percentile_method: Literal["linear", "nearest"] = "linear"
+
+    @field_validator("warmup")
+    @classmethod
+    def _warmup_key(cls, value: object) -> object:
+        if isinstance(value, dict) and set(value) != {"requests"}:
+            raise ValueError("write {requests: n}")
+        return value
+
+
+class Scenario(Section):
+    """One run's definition. Immutable: `with_` makes changed copies."""
+
+    schema_: Literal[1] = Field(1, alias="schema")
+    name: Annotated[str, Field(min_length=1, max_length=200)] = "chat-a100"
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    model: ModelSection = ModelSection()
+    hardware: HardwareSection = HardwareSection()
+    kv: KvSection = KvSection()
+    scheduler: SchedulerSection = SchedulerSection()
+    latency: LatencySection = LatencySection()
+    workload: WorkloadSection = WorkloadSection()
+    slo: SloSection = SloSection()
+    run: RunSection = RunSection()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts, lists and numbers, in the order of the file."""
+        return self.model_dump(by_alias=True)
+
+    def with_(self, **changes: object) -> Scenario:
+        """Return a copy with keys changed: `with_(**{"scheduler.max_num_seqs": 128})`.
+
+        ConfigError names an unknown key and the nearest known one.
+        """
+        return validate(Scenario, change_keys(Scenario, self.to_dict(), changes), self.name)
+
+    def to_yaml(self) -> str:
+        """Return the scenario as a file that `load_scenario` reads back."""
+        text: str = yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        return text
+
+    def digest(self) -> str:
+        """Return 8 hex digits that differ when anything about the run differs."""
+        text = json.dumps(self.to_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]

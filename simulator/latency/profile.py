@@ -1,0 +1,222 @@
+"""A step priced by tables: host + layers * (dense by tokens + attention) + head by sampled rows.
+
+    gpu  = dense[tokens] + head[sampled rows] + decode attention(batch, sum of KV) + prefill attention
+    step = gpu + host            or the longer of the two, when the engine overlaps them
+
+Dense is a list over the step's tokens, padded to CUDA-graph sizes, because tile quantisation makes steps of
+up to 43 % in it (latency model, section 3.2) and no smooth curve follows them. Decode attention is bilinear
+in (batch, mean KV); for a batch that stays the same it is piecewise linear in the sum of KV, so that many
+future steps are one NumPy expression, bitwise equal to as many calls. Only additions and multiplications
+vary along such a run: NumPy's pow and exp may differ from Python's in the last bit.
+Mixed steps add prefill and decode attention, which is unverified on A100 (section 3.5 saw 0.7-3.5 times the
+sum elsewhere). Left out: unequal KV lengths within a batch (+2-3 %), the sampler (in the host's share).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.latency.base import Features, Floats
+from simulator.latency.grid import DecodeGrid
+from simulator.latency.roofline import PrefillTerms, Roofline
+
+MAX_TOKENS = 16_384  # rows of the dense table; larger steps are computed when asked for
+MAX_ROWS = 2_048  # rows of the head's table
+MAX_BATCH = 1_024  # batches whose decode attention is laid out in advance
+
+Row = tuple[list[float], list[float], list[float]]  # knots in sum of KV, seconds there, seconds per token
+
+
+class Host(NamedTuple):
+    """What the CPU adds to a step, in seconds."""
+
+    per_step: float
+    per_seq: float
+
+
+class Reach(NamedTuple):
+    """The measured range. Beyond it a step is marked as extrapolated, never refused."""
+
+    tokens: float
+    sampled: float
+    prefill_kv: float  # longest context of a prefill
+    batch: Floats
+    kv: Floats  # longest mean KV measured at each of `batch`
+
+
+class Errors(NamedTuple):
+    """Relative standard error of each term's level, for `draws`."""
+
+    dense: float
+    decode: float
+    prefill: float
+    host: float
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """The price list of one model on one GPU; a `LatencyModel`. Seconds, all layers, whole model.
+
+    `dense[m]` covers m tokens, `head[r]` r sampled rows; index 0 is there and 0 for the head.
+    """
+
+    name: str
+    provenance: str
+    error: float | None
+    host: Host
+    dense: Floats
+    head: Floats
+    decode: DecodeGrid
+    prefill: PrefillTerms
+    roofline: Roofline
+    reach: Reach | None  # None: nothing is measured, every step is extrapolated
+    errors: Errors
+    notes: tuple[str, ...] = ()  # which source served which operation
+    overlap: bool = False
+    _dense: list[float] = field(init=False, repr=False)
+    _head: list[float] = field(init=False, repr=False)
+    _rows: list[Row] = field(init=False, repr=False)
+    _columns: tuple[Floats, Floats, Floats] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        columns = self.decode.rows(np.arange(MAX_BATCH + 1))
+        lay = object.__setattr__  # frozen for others; these are the same numbers as plain lists
+        lay(self, "_dense", self.dense.tolist())
+        lay(self, "_head", self.head.tolist())
+        lay(self, "_columns", columns)
+        lay(self, "_rows", list(zip(*(part.tolist() for part in columns), strict=True)))
+
+    def step_time(self, step: Features) -> float:
+        """Predict one step, in seconds. Reads each sum once; past the tables the roofline continues them."""
+        tokens = step.num_tokens
+        sampled = step.num_sampled
+        try:
+            gpu = self._dense[tokens] + self._head[sampled]
+        except IndexError:
+            gpu = self._beyond(tokens, sampled)
+        batch = step.num_decodes
+        if batch:
+            try:
+                knots, seconds, slopes = self._rows[batch]
+            except IndexError:
+                knots, seconds, slopes = self._row(batch)
+            kv = step.decode_kv
+            j = bisect_right(knots, kv) - 1
+            gpu += seconds[j] + slopes[j] * (kv - knots[j])
+        num_seqs = step.num_seqs
+        prefill_tokens = step.prefill_tokens
+        if prefill_tokens:
+            constant, per_seq, per_token, per_work, per_kv = self.prefill
+            attention = constant + per_seq * (num_seqs - batch) + per_token * prefill_tokens
+            attention += per_work * step.prefill_work
+            floor = per_kv * step.prefill_kv_max
+            gpu += attention if attention > floor else floor
+        per_step, per_seq = self.host
+        host = per_step + per_seq * num_seqs
+        if self.overlap:
+            return gpu if gpu > host else host
+        return gpu + host
+
+    def decode_times(self, step: Features, k: int) -> Floats:
+        """Predict k decode steps that follow each other: the arithmetic of `step_time`, in its order."""
+        tokens, sampled, batch = step.num_tokens, step.num_sampled, step.num_decodes
+        try:
+            base = self._dense[tokens] + self._head[sampled]
+        except IndexError:
+            base = self._beyond(tokens, sampled)
+        if batch <= MAX_BATCH:
+            knots, seconds, slopes = (part[batch] for part in self._columns)
+        else:
+            knots, seconds, slopes = (np.array(part) for part in self._row(batch))
+        kv = step.decode_kv + batch * np.arange(k)
+        j = knots.searchsorted(kv, side="right") - 1
+        gpu: Floats = base + (seconds[j] + slopes[j] * (kv - knots[j]))
+        per_step, per_seq = self.host
+        host = per_step + per_seq * step.num_seqs
+        return np.maximum(gpu, host) if self.overlap else gpu + host
+
+    def _beyond(self, tokens: int, sampled: int) -> float:
+        """Dense and head seconds where a table ends: its last entry, in proportion to the roofline."""
+        return _continued(self.dense, self.roofline.dense, tokens) + _continued(
+            self.head, self.roofline.head, sampled
+        )
+
+    def _row(self, batch: int) -> Row:
+        knots, seconds, slopes = (part[0].tolist() for part in self.decode.rows([batch]))
+        return knots, seconds, slopes
+
+    def extrapolated(self, steps: dict[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
+        """Say which steps lie outside the measured range. Mixed ones inside it are not marked."""
+        tokens = np.asarray(steps["num_tokens"], dtype=np.float64)
+        if self.reach is None:
+            return np.ones(len(tokens), dtype=np.bool_)
+        batch = np.asarray(steps["num_decodes"], dtype=np.float64)
+        sampled = np.asarray(steps["num_sampled"], dtype=np.float64)
+        longest = np.asarray(steps["prefill_kv_max"], dtype=np.float64)
+        mean_kv = np.asarray(steps["decode_kv"], dtype=np.float64) / np.maximum(batch, 1)
+        upper = np.minimum(np.searchsorted(self.reach.batch, batch), len(self.reach.batch) - 1)
+        outside: NDArray[np.bool_] = (
+            (tokens > self.reach.tokens)
+            | (sampled > self.reach.sampled)
+            | (longest > self.reach.prefill_kv)
+            | (batch > self.reach.batch[-1])
+            | (mean_kv > self.reach.kv[upper])
+        )
+        return outside
+
+    def scaled(self, flops: float = 1.0, bandwidth: float = 1.0) -> Profile:
+        """Return the profile of a GPU with this many times the FLOP/s and memory bandwidth.
+
+        Dense and head move as the roofline does at each size; decode attention with the bandwidth,
+        prefill attention with the FLOP/s; the host stays. An estimate: overheads are scaled too.
+        """
+        if flops <= 0 or bandwidth <= 0:
+            raise ValueError(f"flops and bandwidth must be > 0, got {flops} and {bandwidth}")
+        old, new = self.roofline, self.roofline.scaled(flops, bandwidth)
+        tokens, rows = np.arange(len(self.dense)), np.arange(len(self.head))
+        head = np.maximum(old.head(rows), 1e-300)
+        work = PrefillTerms(*(term / flops for term in self.prefill))
+        return replace(
+            self,
+            dense=self.dense * (new.dense(tokens) / old.dense(tokens)),
+            head=self.head * (new.head(rows) / head),
+            decode=self.decode._replace(seconds=self.decode.seconds / bandwidth),
+            prefill=work._replace(per_kv=self.prefill.per_kv / bandwidth),
+            roofline=new,
+            provenance=f"{self.provenance}; scaled: FLOP/s x {flops:g}, bandwidth x {bandwidth:g}",
+        )
+
+    def overlapped(self) -> Profile:
+        """Return the profile of an engine that prepares the next step while the GPU runs this one."""
+        return replace(self, overlap=True)
+
+    def draws(self, k: int, rng: np.random.Generator | None = None) -> list[Profile]:
+        """Return k profiles that the truth might as well be: each term times a log-normal factor.
+
+        Factors are drawn once per profile, not per step, since a profile's error is common to all
+        candidates that are compared under it.
+        """
+        generator = np.random.default_rng(0) if rng is None else rng
+        factors = np.exp(generator.standard_normal((k, len(self.errors))) * np.array(self.errors))
+        return [self._times(*row) for row in factors.tolist()]
+
+    def _times(self, dense: float, decode: float, prefill: float, host: float) -> Profile:
+        return replace(
+            self,
+            dense=self.dense * dense,
+            head=self.head * dense,
+            decode=self.decode._replace(seconds=self.decode.seconds * decode),
+            prefill=PrefillTerms(*(term * prefill for term in self.prefill)),
+            host=Host(*(term * host for term in self.host)),
+        )
+
+
+def _continued(table: Floats, formula: Callable[[float], Floats], at: int) -> float:
+    last = len(table) - 1
+    return float(table[at] if at <= last else table[last] * (formula(at) / formula(last)))

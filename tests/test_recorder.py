@@ -1,0 +1,66 @@
+"""The recorder's columns equal those of an observer that writes down every token."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from engine_runs import Observed, observe, scenarios
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simulator.metrics.tables import ABORTED, COMPLETED, REJECTED, UNFINISHED
+
+adversarial = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def recorded_gaps(run: Observed) -> Counter[float]:
+    values, weights = run.served.recorder.gaps()
+    assert (weights > 0).all()
+    found: Counter[float] = Counter()
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        found[value] += weight
+    return found
+
+
+def tokens_until(run: Observed, i: int, horizon: float | None) -> list[float]:
+    times = run.observer.tokens[run.table.id[i]]
+    return times if horizon is None else [t for t in times if t <= horizon]
+
+
+def check_against_observer(run: Observed, horizon: float | None) -> None:
+    table, observer = run.table, run.observer
+    completed = {id for id, status in zip(table.id, table.status, strict=True) if status == COMPLETED}
+    for i, id in enumerate(table.id):
+        tokens = tokens_until(run, i, horizon)
+        assert table.num_output[i] == len(tokens), id
+        assert table.num_preemptions[i] == observer.preempted[id], id
+        if tokens:
+            assert table.first_token[i] == tokens[0], id
+        else:
+            assert np.isnan(table.first_token[i]), id
+        if id in observer.first_step:
+            assert table.scheduled[i] == observer.first_step[id], id
+        else:
+            assert np.isnan(table.scheduled[i]), id
+        if table.status[i] == COMPLETED:
+            assert table.finish[i] == tokens[-1], id
+            assert len(tokens) == observer.target[id], id
+        elif table.status[i] == UNFINISHED:
+            assert len(tokens) < observer.target.get(id, 1) and np.isnan(table.finish[i]), id
+    assert recorded_gaps(run) == observer.gaps(completed)
+
+
+@adversarial
+@given(scenarios())
+def test_recorder_equals_an_observer_of_every_token(scenario: dict[str, Any]) -> None:
+    run = observe(**scenario)
+    check_against_observer(run, None)
+    assert not (run.table.status == UNFINISHED).any()
+
+
+@adversarial
+@given(scenarios(horizons=True))
+def test_recorder_equals_an_observer_when_the_horizon_cuts_the_run(scenario: dict[str, Any]) -> None:
+    check_against_observer(observe(**scenario), scenario["horizon"])
