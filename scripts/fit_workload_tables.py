@@ -4,7 +4,8 @@
 
 The traces are at https://github.com/Azure/AzurePublicDataset (CC-BY-4.0). What is kept: the number of
 arrivals in every minute; how arrivals cluster within a minute, as two states of activity whose levels and
-dwells were chosen by hand so that a queue in front of one server behaves as with the trace (STATES below);
+dwells (STATES below) were scanned by hand until TTFT behind one simulated server had the median and p99 that
+the trace gives it (`test_generated_load_queues_like_the_trace_it_was_fitted_to`);
 classes of requests by prompt length with quantiles of their prompts and outputs; the classes' shares in
 every minute. No record of a request is kept.
 """
@@ -64,11 +65,11 @@ def fit(name: str, workload: Workload) -> dict[str, object]:
 
 
 def _quantiles(x: np.ndarray) -> list[int]:
-    """Return the quantiles of a class, the highest moved so that straight lines between them keep the mean."""
+    """Return the quantiles of a class, the highest moved so that lines between them keep the mean."""
     law, weight = np.quantile(x, P), np.diff(P) / 2
     rest = (weight * law[:-1]).sum() + (weight[:-1] * law[1:-1]).sum()
     law[-1] = np.clip((x.mean() - rest) / weight[-1], law[-2], x.max())
-    return np.rint(law).astype(int).tolist()
+    return [round(float(tokens)) for tokens in law]
 
 
 def _dump(table: dict[str, object]) -> str:

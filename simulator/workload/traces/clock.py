@@ -13,7 +13,8 @@ from decimal import Decimal, InvalidOperation
 from simulator.errors import InputError
 
 UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}  # ns
-MAX_EXPONENT = 18  # numbers of more digits than an epoch in ns are no times
+MAX_EXPONENT = 18  # of ten: an epoch in ns
+UNIT_SLIP = 9  # powers of ten between s and ns: so much above, a stamp has another unit; beyond, it is none
 
 _EPOCH = datetime(1970, 1, 1)
 _TEXT = re.compile(
@@ -66,8 +67,14 @@ class Clock:
             )
         factor = UNITS[self.unit]
         digits = len(str(abs(number))) - 1 if isinstance(number, int) else number.adjusted()
-        if digits + len(str(factor)) - 1 > MAX_EXPONENT:
+        excess = digits + len(str(factor)) - 1 - MAX_EXPONENT
+        if excess > UNIT_SLIP:
             raise Unreadable("arrival is out of range")
+        if excess > 0:
+            raise InputError(
+                f"{self.source}, line {line}: arrival {value} {self.unit} is no date: "
+                "two clocks in one file, or a wrong time unit"
+            )
         return number * factor if isinstance(number, int) else round(number * factor)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from decimal import Decimal
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -113,7 +114,7 @@ class Rows:
             tenants=tenants if any(tenants) else None,
             blocks=blocks if len(blocks.ids) else None,
             skipped={reason: count for reason, (count, _) in self._skipped.items()},
-            source=source,
+            source=Path(source).name,
             notes=tuple(notes),
         )
 
