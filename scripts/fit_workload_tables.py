@@ -72,7 +72,7 @@ def _quantiles(x: np.ndarray) -> list[int]:
     return [round(float(tokens)) for tokens in law]
 
 
-def _dump(table: dict[str, object]) -> str:
+def dump(table: dict[str, object]) -> str:
     """Write JSON with one line per row of numbers."""
 
     def rows(value: object, indent: str) -> str:
@@ -89,4 +89,4 @@ def _dump(table: dict[str, object]) -> str:
 
 if __name__ == "__main__":
     for name, path in zip(STATES, sys.argv[1:], strict=True):
-        (TABLES / f"{name}.json").write_text(_dump(fit(name, read_trace(Path(path)))), encoding="utf-8")
+        (TABLES / f"{name}.json").write_text(dump(fit(name, read_trace(Path(path)))), encoding="utf-8")

@@ -17,6 +17,15 @@ __version__ = version("servetwin")
 
 
 def __getattr__(name: str) -> object:
-    if name.startswith("_"):
-        raise AttributeError(name)
-    return getattr(import_module("simulator.api"), name)
+    if name.startswith("_") and name != "__all__":
+        raise AttributeError(f"module 'simulator' has no attribute {name!r}")
+    api = import_module("simulator.api")
+    if name == "__all__":
+        return api.__all__
+    if name not in api.__all__:
+        raise AttributeError(f"module 'simulator' has no attribute {name!r}")
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *import_module("simulator.api").__all__]

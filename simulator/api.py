@@ -16,6 +16,7 @@ from simulator.config.build import NO_POLICIES, Policies
 from simulator.config.loading import load_scenario
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
+from simulator.engine.decisions import Decision
 from simulator.errors import ConfigError, InputError, SimulatorError, suggest
 from simulator.experiments.diff import Diff
 from simulator.experiments.diff import diff as _diff
@@ -23,7 +24,7 @@ from simulator.experiments.judge import judge
 from simulator.experiments.progress import ProgressBar
 from simulator.experiments.run_folder import SavedRun, save_run, write_run_report
 from simulator.experiments.run_folder import load_run as _load_run
-from simulator.kv_size import KvSize, kv_size
+from simulator.kv.size import KvSize, kv_size
 from simulator.latency.profile import Profile
 from simulator.latency.profile_file import load_profile
 from simulator.metrics.block import result_block
@@ -72,18 +73,17 @@ __all__ = [
 class Result:
     """What came of a run. `summary` has the keys of `vllm bench serve`, and ours under "servetwin"."""
 
-    def __init__(self, saved: SavedRun, run: Run | None = None, policies: Policies = NO_POLICIES) -> None:
+    def __init__(self, saved: SavedRun, run: Run | None = None) -> None:
         self.scenario = saved.scenario
         self.summary = saved.summary
         self._saved = saved
         self._run = run
-        self._policies = policies
 
     @classmethod
-    def of(cls, run: Run, policies: Policies = NO_POLICIES) -> Result:
+    def of(cls, run: Run) -> Result:
         """Wrap a run that was just made."""
         decisions = None if run.log is None else run.log.lines
-        return cls(SavedRun(run.scenario, run.summary, run.requests, run.steps, decisions), run, policies)
+        return cls(SavedRun(run.scenario, run.summary, run.requests, run.steps, decisions), run)
 
     @cached_property
     def requests(self) -> pd.DataFrame:
@@ -102,20 +102,27 @@ class Result:
         """One row per step with what was decided; simulated again if the run kept no log."""
         import pandas as pd
 
-        return pd.DataFrame(self._saved.decisions or self._again().log.lines)  # type: ignore[union-attr]
+        lines = self._saved.decisions
+        if lines is None:
+            log = self._again().log
+            assert log is not None, "decisions were asked for"
+            lines = log.lines
+        return pd.DataFrame(lines, columns=list(Decision.__annotations__))
 
     def plot(self, kind: str = "latency") -> Figure:
         """Draw one figure; the kinds are the keys of `simulator.experiments.plots.PLOTS`."""
         from simulator.experiments.plots import PLOTS
+        from simulator.experiments.private_figure import PrivateFigure
 
         if kind not in PLOTS:
-            raise ConfigError(f"plot: unknown kind {kind!r}{suggest(kind, PLOTS)}")
-        return PLOTS[kind](
+            raise ConfigError(f"plot: unknown kind {kind!r:.80}{suggest(kind, PLOTS)}")
+        figure = PLOTS[kind](
             self._saved.requests,
             self._step_table(),
             num_blocks=self._own["usable_blocks"],
             slo=self._own["slo"],
         )
+        return PrivateFigure(figure)
 
     @property
     def _own(self) -> dict[str, Any]:
@@ -136,7 +143,21 @@ class Result:
         return self._saved.steps or self._again().steps
 
     def _again(self) -> Run:
-        run = run_scenario(self.scenario, policies=self._policies, decisions=True)
+        """Simulate the run again, its decisions logged; SimulatorError if something else comes out."""
+        before = self._run
+        run = run_scenario(
+            self.scenario,
+            policies=NO_POLICIES if before is None else before.policies,
+            machine=None if before is None else before.machine,
+            workload=None if before is None else before.workload,
+            decisions=True,
+        )
+        theirs = {name: value for name, value in self.summary.items() if name != "servetwin"}
+        if theirs != {name: value for name, value in run.summary.items() if name != "servetwin"}:
+            raise SimulatorError(
+                f"{self.scenario.name}: simulated again, its scenario gives another result; the run was made "
+                "by another version, or with a workload or a policy that the scenario does not hold"
+            )
         run.summary = self.summary
         self._run = run
         return run
@@ -175,8 +196,9 @@ def simulate(
 ) -> Result:
     """Simulate a scenario and return its result.
 
-    A policy is a table entry's name or the function or class itself. `set` changes any scenario key by its
-    dotted name. `bottleneck=None` looks for it where the run was quick. ConfigError says what cannot be used.
+    A policy is a table entry's name, `file.py:name`, or the function or class itself. `set` changes any
+    scenario key by its dotted name. `bottleneck=None` looks for it where the run was quick. ConfigError says
+    what cannot be used.
 
     >>> simulate("tiny-cpu", order="fcfs").summary["completed"]
     40
@@ -185,23 +207,25 @@ def simulate(
     names: dict[str, object] = {}
     objects: dict[str, Any] = {}
     for axis, policy in (("batching", batching), ("order", order), ("victim", victim)):
-        if isinstance(policy, str):
-            names[f"scheduler.{axis}"] = policy
-        elif policy is not None:
+        if policy is not None and not isinstance(policy, str):
             objects[axis] = policy
-            names[f"scheduler.{axis}"] = policy.__name__
+            policy = getattr(policy, "__name__", type(policy).__name__)
+        if policy is not None:
+            names[f"scheduler.{axis}"] = policy
     if profile is not None:
         names["latency.profile"] = profile
     if seed is not None:
         names["seed"] = seed
-    resolved = resolved.with_(**names, **(set or {}))
-    policies = Policies(**objects)
+    changes = names | dict(set or {})
+    resolved = resolved.with_(**changes)
+    named = frozenset(value for value in changes.values() if isinstance(value, str))
+    policies = Policies(**objects, trusted=named)
     with ProgressBar(resolved.name) as bar:
         run = run_scenario(
             resolved, policies=policies, workload=workload, progress=None if progress is False else bar
         )
-    judge(run, policies, bottleneck)
-    return Result.of(run, policies)
+    judge(run, bottleneck)
+    return Result.of(run)
 
 
 def load_run(folder: str | Path) -> Result:

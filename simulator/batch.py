@@ -130,6 +130,7 @@ class Batch:
         "decode_kv_max",
         "ending",
         "num_decodes",
+        "num_padding",
         "num_sampled",
         "num_tokens",
         "postponed",
@@ -147,7 +148,8 @@ class Batch:
         self.preempted: list[Sequence] = []
         self.postponed: list[Sequence] = []  # members of the group that this step leaves out
         self.ending: list[Sequence] = []  # sequences whose token sampled in this step is their last allowed
-        self.num_decodes = 0
+        self.num_decodes = 0  # padding included
+        self.num_padding = 0
         self.decode_kv = 0
         self.decode_kv_max = 0
         self.num_tokens = 0
@@ -172,12 +174,21 @@ class Batch:
 
     def add_decodes(self, n: int, kv: int, longest: int) -> None:
         """Schedule n decodes that read `kv` tokens of context in all, the new ones included."""
+        more = n - self.num_decodes
         self.num_decodes = n
         self.decode_kv = kv
         self.decode_kv_max = longest
-        self.num_tokens += n
-        self.num_sampled += n
-        self.budget -= n
+        self.num_tokens += more
+        self.num_sampled += more
+        self.budget -= more
+
+    def add_padding(self, kv_lens: list[int]) -> None:
+        """Let finished sequences be computed on beside the decodes; their tokens are thrown away."""
+        n = len(kv_lens)
+        if n:
+            self.num_padding = n
+            longest = max(self.decode_kv_max, max(kv_lens))
+            self.add_decodes(self.num_decodes + n, self.decode_kv + sum(kv_lens), longest)
 
     def add_chunk(self, seq: Sequence, n: int, start: int, cached: int | None = None) -> None:
         """Schedule n tokens of a sequence from position `start` on."""

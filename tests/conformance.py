@@ -143,6 +143,7 @@ def replay(case: dict[str, Any], check_invariants: bool = False) -> tuple[list[D
         if ours["sampled"] == sorted(step["sampled"]):
             ours |= player.learn(batch, step["sampled"])
         if check_invariants:
+            assert batch.num_tokens == sum(n for _, n in ours["scheduled"])
             player.scheduler.check()
         theirs = recorded(step)
         found = [

@@ -79,7 +79,7 @@ class ReferencePool:
         return True
 
     def release(self, id: str) -> None:
-        """Free from last to first: unhashed blocks to the front as a unit, hashed ones to the tail (7.1, 7.2)."""
+        """Free from last to first: unhashed blocks to the front as a unit, hashed ones to the tail (7.2)."""
         first, last = [], []
         for block in reversed(self.tables.pop(id)):
             block.refs -= 1

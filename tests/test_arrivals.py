@@ -27,6 +27,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
     "gamma": {"rate": 10.0, "burstiness": 0.5},
     "deterministic": {"rate": 10.0},
     "all_at_once": {},
+    "closed_loop": {"clients": 4, "think_s": 1.5},
     "ramp": {"points": [[0, 1], [60, 20]]},
     "mmpp": {},
     "profile": {"name": "azure-conv"},
@@ -97,6 +98,10 @@ def test_ar_01_infinite_burstiness_is_constant_and_infinite_rate_is_all_at_once(
         ("mmpp", {"rates": [0, 0], "dwell_s": [1, 1]}, "rates"),
         ("mmpp", {"rates": [0, 1], "dwell_s": [1, 0]}, "dwell_s"),
         ("profile", {"name": "azure-cov"}, "did you mean azure-conv"),
+        ("profile", {"name": "agentic"}, "no bundled table 'agentic' of arrivals"),
+        ("closed_loop", {"clients": 0}, "clients: must be a whole number >= 1, got 0"),
+        ("closed_loop", {"clients": 2.5}, "clients"),
+        ("closed_loop", {"clients": 2, "think_s": -1}, "think_s"),
     ],
 )
 def test_impossible_parameters_are_named(kind: str, params: dict[str, object], words: str) -> None:
@@ -148,9 +153,9 @@ def test_a_modulated_process_spends_its_time_as_told() -> None:
     assert long == pytest.approx(time / 40 * math.exp(-5 / 30), rel=0.05)
 
 
-@pytest.mark.parametrize("name", table_names())
+@pytest.mark.parametrize("name", table_names("arrivals"))
 def test_a_profile_has_the_counts_of_its_table_and_repeats(name: str) -> None:
-    table = load_table(name, "")["arrivals"]
+    table = load_table(name, "", "arrivals")["arrivals"]
     total, span = sum(table["counts"]), table["span_s"]
     times = profile(rng(1), 2 * total, name)
     for period in (times[:total], times[total:] - span):
@@ -160,7 +165,7 @@ def test_a_profile_has_the_counts_of_its_table_and_repeats(name: str) -> None:
 def test_the_code_profile_is_bursty_and_the_chat_profile_is_not() -> None:
     cv = {}
     for name in ("azure-conv", "azure-code"):
-        g = np.diff(profile(rng(1), sum(load_table(name, "")["arrivals"]["counts"]), name))
+        g = np.diff(profile(rng(1), sum(load_table(name, "", "arrivals")["arrivals"]["counts"]), name))
         cv[name] = g.std() / g.mean()
     assert cv["azure-conv"] == pytest.approx(1.09, abs=0.05)  # CV of the trace, data/traces/README.md
     assert cv["azure-code"] > 6

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.config.build import NO_POLICIES
 from simulator.config.loading import load_scenario
 from simulator.config.run import run_scenario
 from simulator.experiments.bottleneck import ARRIVALS, DOUBLINGS, find_bottleneck
@@ -57,7 +56,7 @@ def test_bottleneck_is_what_the_scenario_lacks(answer: str) -> None:
 
 def test_verdict_names_limits_share_and_bottleneck() -> None:
     made = run_scenario(load_scenario(BASE))
-    judge(made, NO_POLICIES)
+    judge(made)
     assert made.own["verdict"] == (
         "SLO met: 100.0 % of 200 requests within TTFT <= 300 ms, target 99 %. "
         "Bottleneck: none, the server keeps up with what arrives."
@@ -67,7 +66,7 @@ def test_verdict_names_limits_share_and_bottleneck() -> None:
 def test_a_long_run_is_not_rerun_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     made = run_scenario(load_scenario(BASE))
     monkeypatch.setattr("simulator.experiments.judge.QUICK_STEPS", len(made.steps) - 1)
-    judge(made, NO_POLICIES)
+    judge(made)
     assert made.own["bottleneck"] is None
-    judge(made, NO_POLICIES, bottleneck=True)
+    judge(made, bottleneck=True)
     assert made.own["bottleneck"] is not None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import ConfigError
-from simulator.kv_size import GIB, kv_size, max_requests, pool_blocks
+from simulator.kv.size import GIB, kv_size, max_requests, pool_blocks
 from simulator.specs import HARDWARE, MODELS, Model, get_model
 
 LLAMA = MODELS["llama-3.1-8b"]

@@ -32,7 +32,7 @@ def make(arrival: list[float], **columns: object) -> Workload:
 
 def with_ids(ids: list[list[int]], num_prompt: list[int], block: int = 512) -> Workload:
     offsets = np.cumsum([0, *(len(x) for x in ids)])
-    blocks = TraceBlocks(np.array([i for x in ids for i in x], np.int64), offsets, block)
+    blocks = TraceBlocks.of_ids(np.array([i for x in ids for i in x], np.int64), offsets, block)
     return make([float(i) for i in range(len(ids))], num_prompt=np.array(num_prompt), blocks=blocks)
 
 

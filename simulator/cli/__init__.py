@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from importlib.metadata import entry_points, version
@@ -41,11 +42,29 @@ def main() -> None:
     try:
         app()
     except SimulatorError as error:
-        print(f"servetwin: {error}", file=sys.stderr)
+        print(f"servetwin: {_one_line(error)}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
-        sys.stderr.close()
-        sys.exit(0)
+    except SystemExit as leaving:
+        _flush(leaving)
+        raise
+
+
+def _one_line(error: SimulatorError) -> str:
+    """Return an error's text without what a hostile file could put into it to fool a terminal."""
+    words = " ".join(str(error).split())
+    return "".join(c if c.isprintable() else "?" for c in words)
+
+
+def _flush(leaving: SystemExit) -> None:
+    """Leave quietly with 0 if the reader of our output has gone, as with `| head`; typer would say 1."""
+    try:
+        gone = isinstance(leaving.__context__, BrokenPipeError)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        gone = True
+    if gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
 
 
 def _interrupted(signum: int, frame: FrameType | None) -> None:

@@ -59,8 +59,8 @@ def _hardware() -> list[tuple[str, str]]:
     return [
         (
             name,
-            f"{gpu.description}: {gpu.memory / 2**30:.1f} GiB, {gpu.hbm_bandwidth / 1e12:.2f} TB/s, "
-            f"{gpu.flops / 1e12:.0f} TFLOP/s bf16",
+            f"{gpu.description}: {gpu.memory / 2**30:.1f} GiB, {gpu.hbm_bandwidth / 1e12:.3g} TB/s, "
+            f"{gpu.flops / 1e12:.3g} TFLOP/s bf16",
         )
         for name, gpu in HARDWARE.items()
     ]
@@ -129,10 +129,13 @@ def check(
         servetwin check chat-a100 --hardware h100-80gb-sxm
     """
     from simulator.config.build import build_machine, build_scheduler, build_workload
+    from simulator.config.policies import blaming
 
     scenario = chosen.scenario
     machine = build_machine(scenario)
-    build_scheduler(scenario, machine, chosen.policies)
+    policies = chosen.policies.reading(scenario)
+    with blaming(policies.files):
+        build_scheduler(scenario, machine, policies)
     workload = build_workload(scenario, machine.max_model_len)
     tokens = int(workload.num_prompt.sum() + workload.num_output.sum())
     seconds = 6e-5 * len(workload) + 5e-8 * tokens

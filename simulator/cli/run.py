@@ -60,7 +60,7 @@ def run(
             decisions="decisions" in logs,
             progress=None if quiet else bar,
         )
-    judge(made, chosen.policies, True if bottleneck else None)
+    judge(made, True if bottleneck else None)
     written = save_run(made, folder, logs=logs, report=not no_report)
     if as_json:
         sys.stdout.write(summary_text(made.summary))

@@ -26,7 +26,7 @@ def kv_size(
 
         servetwin kv-size llama-3.1-8b --hardware rtx-4090 --kv-cache-dtype fp8
     """
-    from simulator.kv_size import kv_size as size
+    from simulator.kv.size import kv_size as size
 
     found = size(
         model,

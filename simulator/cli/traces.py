@@ -18,9 +18,9 @@ File = Annotated[Path, typer.Argument(help="Trace file; .gz and .xz are read as 
 Format = Annotated[str, typer.Option(help="Format; found by the header or keys where it can.")]
 Columns = Annotated[str | None, typer.Option(help="Name a csv's columns: arrival=ts,prompt=in,output=out.")]
 TimeUnit = Annotated[str | None, typer.Option(help="Unit of the time stamps: s, ms, us, ns. Never guessed.")]
-Start = Annotated[float, typer.Option(help="Leave out what arrives before this many seconds.")]
+Start = Annotated[float, typer.Option(min=0, help="Leave out what arrives before this many seconds.")]
 End = Annotated[float | None, typer.Option(help="Leave out what arrives from this many seconds on.")]
-Limit = Annotated[int | None, typer.Option(help="Keep at most this many requests.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Keep at most this many requests.")]
 RateScale = Annotated[float, typer.Option(help="Multiply the rate by compressing time.")]
 SpreadMs = Annotated[float, typer.Option(help="Spread arrivals of coarse stamps over this many ms.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -79,6 +79,8 @@ def convert(
     endings = {".jsonl": "mooncake", ".csv": "csv"}
     if out.suffix not in endings:
         raise ConfigError(f"-o {out}: the name must end in .jsonl or .csv")
+    if out.exists() and out.samefile(file):
+        raise ConfigError(f"-o {out}: is the trace itself; name another file")
     workload = _read(file, format, columns, time_unit, start, end, limit, rate_scale, spread_ms)
     try:
         write_trace(workload, out, endings[out.suffix])
@@ -104,7 +106,7 @@ def _read(
 
     names = None if columns is None else parse_pairs(columns.split(","), "--columns")
     workload = read_trace(file, format=format, columns=names, time_unit=time_unit)
-    if end is not None and end <= start:
+    if end is not None and not end > start:
         raise ConfigError(f"--end {end:g}: must be later than --start {start:g}")
     if start or end is not None or limit is not None:
         workload = workload.window(start, None if end is None else end - start, limit)

@@ -5,16 +5,17 @@ The only place where names are looked up.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import inspect
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from simulator.config.policies import find_policy
+from simulator.config.policies import Policy, PolicyFile, find_policy, policy_files
 from simulator.config.scenario import Scenario
 from simulator.errors import ConfigError, suggest
 from simulator.kv.block_manager import BlockManager
-from simulator.kv_size import KvSize, kv_size
+from simulator.kv.size import KvSize, kv_size
 from simulator.latency.base import LatencyModel
 from simulator.latency.estimate import estimate
 from simulator.latency.linear import LinearModel
@@ -23,8 +24,10 @@ from simulator.schedulers import BATCHING, Scheduler
 from simulator.schedulers.orders import ORDERS, Order
 from simulator.schedulers.preemption import VICTIMS, Victim
 from simulator.specs import Hardware, Model, get_hardware, get_model
+from simulator.workload.arrivals import ARRIVALS
 from simulator.workload.generate import generate
 from simulator.workload.traces import read_trace
+from simulator.workload.traces.rows import MAX_SPAN
 from simulator.workload.workload import Workload
 
 _SPREAD_STREAM = 2  # of the seed; generate() uses 0 and 1
@@ -34,7 +37,8 @@ _SPREAD_STREAM = 2  # of the seed; generate() uses 0 and 1
 class Policies:
     """Policies given as Python objects; None leaves the choice to the scenario.
 
-    `trusted` are values of the form file.py:name that may be loaded; `trust` allows them all.
+    `trusted` are values of the form file.py:name that may be loaded; `trust` allows them all. `files` hold
+    their code as it was when a run began, so that its reruns use the same.
     """
 
     batching: type[Scheduler] | None = None
@@ -42,6 +46,11 @@ class Policies:
     victim: Victim | None = None
     trusted: Collection[str] = field(default_factory=frozenset)
     trust: bool = False
+    files: tuple[PolicyFile, ...] = ()
+
+    def reading(self, scenario: Scenario) -> Policies:
+        """Return these with every policy file that the scenario names, read now unless held already."""
+        return replace(self, files=policy_files(scenario, self.files))
 
     def allows(self, value: str) -> bool:
         return self.trust or value in self.trusted
@@ -146,6 +155,10 @@ def build_workload(scenario: Scenario, max_model_len: int) -> Workload:
     if section.spread_ms:
         stream = np.random.SeedSequence(scenario.seed, spawn_key=(_SPREAD_STREAM,))
         workload = workload.spread(section.spread_ms, np.random.default_rng(stream))
+    if len(workload) and workload.arrival[-1] > MAX_SPAN:
+        raise ConfigError(
+            f"workload: the last request arrives after {workload.arrival[-1]:.3g} s; ten years is the limit"
+        )
     if section.timeout_s is not None:
         workload = replace(workload, timeout=np.full(len(workload), section.timeout_s))
     return workload.with_max_tokens(section.max_tokens, max_model_len)
@@ -155,7 +168,9 @@ def with_rate(scenario: Scenario, rate: float) -> Scenario:
     """Return the scenario at this many requests/s: its process takes the rate, other times are rescaled."""
     if not 0 < rate < float("inf"):
         raise ConfigError(f"rate: must be > 0 and finite, got {rate}")
-    if scenario.workload.trace is None and "rate" in scenario.workload.arrivals:
+    arrivals = scenario.workload.arrivals
+    process = ARRIVALS.get(arrivals.get("kind", ""))
+    if scenario.workload.trace is None and process and "rate" in inspect.signature(process).parameters:
         return scenario.with_(**{"workload.arrivals.rate": rate})
     plain = build_workload(scenario.with_(**{"workload.rate_scale": 1.0}), max_model_len=2)
     span = float(plain.arrival[-1]) if len(plain) else 0.0
@@ -171,15 +186,15 @@ def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) ->
         raise ConfigError(
             f"kv.eviction: unknown {scenario.kv.eviction!r}{suggest(scenario.kv.eviction, ['lru'])}"
         )
-    batching = policies.batching or find_policy(
-        BATCHING, keys.batching, "scheduler.batching", trust=policies.allows(keys.batching)
-    )
-    order = policies.order or find_policy(
-        ORDERS, keys.order, "scheduler.order", trust=policies.allows(keys.order)
-    )
+
+    def find(table: Mapping[str, Policy], value: str, axis: str) -> Policy:
+        return find_policy(table, value, axis, trust=policies.allows(value), files=policies.files)
+
+    batching = policies.batching or find(BATCHING, keys.batching, "scheduler.batching")
+    order = policies.order or find(ORDERS, keys.order, "scheduler.order")
     victim = policies.victim
     if victim is None and keys.victim is not None:
-        victim = find_policy(VICTIMS, keys.victim, "scheduler.victim", trust=policies.allows(keys.victim))
+        victim = find(VICTIMS, keys.victim, "scheduler.victim")
     kv = BlockManager(
         size.usable_blocks,
         scenario.kv.block_size,

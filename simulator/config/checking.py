@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
@@ -12,11 +14,13 @@ from simulator.errors import ConfigError, suggest
 
 Root = TypeVar("Root", bound=BaseModel)
 
+_SHOULD = re.compile(r"^(Input|String|List) should ")  # how pydantic's messages begin
+
 
 def validate(root: type[Root], data: Mapping[str, Any], place: str) -> Root:
     """Check nested dicts against a model; ConfigError names `place`, the key and the rule."""
     try:
-        return root.model_validate(data)
+        return root.model_validate(plain(data, place))
     except ValidationError as error:
         raise ConfigError(f"{place}: {_explain(root, error)}") from None
 
@@ -52,26 +56,29 @@ def _fields(model: type[BaseModel] | None) -> dict[str, type[BaseModel] | None]:
     return fields
 
 
-def numbers(value: Any) -> Any:
-    """Turn what YAML 1.1 leaves as text but people mean as a number (1e6) into one."""
-    if isinstance(value, dict):
-        return {key: numbers(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [numbers(each) for each in value]
-    if isinstance(value, str) and value[:1] in "+-.0123456789" and "e" in value.lower():
-        try:
-            number = float(value)
-        except ValueError:
-            return value
-        return int(number) if number.is_integer() and abs(number) < 2**53 else number
-    return value
+def plain(value: object, place: str) -> object:
+    """Return the same data as dicts with text keys, lists, texts and Python's own numbers.
+
+    Numbers of numpy are taken; ConfigError names the place of anything else.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(each, f"{place}.{key}") for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each, place) for each in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise ConfigError(f"{place}: must be text, a number, a list or a mapping, got {value!r:.80}")
 
 
 def _explain(root: type[BaseModel], error: ValidationError) -> str:
     """Say what is wrong with the first bad key, in one line."""
     errors = error.errors(include_url=False)
     first = errors[0]
-    place = [str(part) for part in first["loc"] if part not in ("function-after", "dict[str,int]")]
+    place = [str(part) for part in first["loc"]]
     key = ".".join(place) or "scenario"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     if first["type"] == "extra_forbidden":
@@ -79,6 +86,10 @@ def _explain(root: type[BaseModel], error: ValidationError) -> str:
         for part in place[:-1]:
             model = _fields(model).get(part)
         return f"{key}: unknown key{suggest(place[-1], _fields(model))}{more}"
-    message = first["msg"].removeprefix("Value error, ")
-    given = "" if first["type"] == "value_error" else f", got {str(first['input'])[:80]!r}"
-    return f"{key}: {message[:1].lower()}{message[1:]}{given}{more}"
+    if first["type"] == "value_error":
+        return f"{key}: {first['msg'].removeprefix('Value error, ')}{more}"
+    if first["type"] in ("model_type", "dict_type"):
+        rule = "must be a mapping of keys to values"
+    else:
+        rule = _SHOULD.sub("must ", first["msg"])
+    return f"{key}: {rule}, got {first['input']!r:.80}{more}"

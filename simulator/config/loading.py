@@ -5,18 +5,20 @@ Every mistake is one line: where, which key, what is wrong with the value, and t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-
-from simulator.config.checking import numbers, validate
+from simulator.config.checking import validate
+from simulator.config.plain_yaml import parse_yaml
+from simulator.config.policies import POLICY_AXES, is_file_policy
 from simulator.config.scenario import Scenario
 from simulator.errors import ConfigError, suggest
+from simulator.specs import MODELS
 
-MAX_FILE_BYTES = 1 << 20
+MAX_FILE_BYTES = 256 << 10
 _PATH_KEYS = (("model", "name"), ("latency", "profile"), ("workload", "trace"))
 
 
@@ -43,52 +45,54 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario = "chat-a100
     name = str(source)
     if name in bundled_scenarios():
         return validate(Scenario, _parse(scenario_text(name), name), name)
-    path = Path(name)
-    if path.is_dir():
-        path = path / "scenario.yaml"
-    if not path.is_file():
+    path = Path(name, "scenario.yaml") if os.path.isdir(name) else Path(name)
+    if not os.path.isfile(path):
         raise ConfigError(
             f"scenario {name[:200]!r}: no such file, run folder or bundled scenario"
-            f"{suggest(name, bundled_scenarios())}"
+            f"{suggest(name[:200], bundled_scenarios())}"
         )
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: larger than 1 MiB, so not a scenario")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
-    return validate(Scenario, _resolve_paths(_parse(text, str(path)), path.parent), str(path))
+    return validate(Scenario, _resolve_paths(_parse(_read(path), str(path)), path.parent), str(path))
 
 
 def parse_value(text: str) -> object:
-    """Read a value given on the command line as YAML would, with 1e6 as a number."""
+    """Read a value given on the command line as a scenario file would; what is not YAML is text."""
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        return parse_yaml(text, "value")
+    except ConfigError:
         return text
-    return numbers(value)
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES >> 10} KiB, so not a scenario")
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _parse(text: str, place: str) -> dict[str, Any]:
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "not plain YAML"
-        raise ConfigError(f"{place}:{where} {problem}") from None
-    except RecursionError:
-        raise ConfigError(f"{place}: nested too deeply") from None
+    data = parse_yaml(text, place)
     if not isinstance(data, dict):
-        raise ConfigError(f"{place}: a scenario is a mapping of keys to values, got {type(data).__name__}")
-    return cast("dict[str, Any]", numbers(data))
+        found = "nothing" if data is None else f"{data!r:.80}"
+        raise ConfigError(f"{place}: a scenario is a mapping of keys to values, got {found}")
+    return cast("dict[str, Any]", data)
+
+
+def absolute_paths(scenario: Scenario) -> Scenario:
+    """Return a scenario that means the same wherever it is read."""
+    return validate(Scenario, _resolve_paths(scenario.to_dict(), Path()), scenario.name)
 
 
 def _resolve_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    for section, key in _PATH_KEYS:
-        value = data.get(section)
-        if isinstance(value, dict) and isinstance(value.get(key), str):
-            path = folder / value[key]
-            if not Path(value[key]).is_absolute() and path.exists():
-                value[key] = str(path.resolve())
+    """Make paths of the folder's files absolute; a policy file is looked for nowhere else."""
+    for name, key in (*_PATH_KEYS, *(("scheduler", axis) for axis in POLICY_AXES)):
+        section = data.get(name)
+        value = section.get(key) if isinstance(section, dict) else None
+        if not isinstance(section, dict) or not isinstance(value, str) or value in MODELS:
+            continue
+        if is_file_policy(value) or os.path.exists(folder / value):
+            section[key] = str(folder.resolve() / value)
     return data

@@ -1,72 +1,137 @@
 """Look policies up: a table entry, or a function or class in a user's file, `file.py:name`.
 
 A user's file runs as Python with the user's rights, so only what the user named on the command line, or said
-to trust, is loaded.
+to trust, is loaded. Its mistakes are told in one line with the file's own line number.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-from collections.abc import Mapping
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from types import ModuleType
+from typing import NamedTuple, TypeVar, cast
 
-from simulator.errors import ConfigError, suggest
+from simulator.config.scenario import Scenario
+from simulator.errors import ConfigError, SimulatorError, suggest
+from simulator.schedulers import Scheduler
+
+POLICY_AXES = ("batching", "order", "victim")
+"""Keys of the section `scheduler` that may name a file."""
 
 Policy = TypeVar("Policy")
 
 
 class PolicyFile(NamedTuple):
-    """A user's policy file that a run used."""
+    """A user's policy file as it was when a run began."""
 
     axis: str  # scenario key that names it
-    path: Path
-    name: str
-    sha256: str
+    value: str  # file.py:name
+    content: bytes
+
+    @property
+    def path(self) -> Path:
+        return Path(self.value.rpartition(":")[0])
+
+    @property
+    def name(self) -> str:
+        return self.value.rpartition(":")[2]
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
 
 
 def is_file_policy(value: str | None) -> bool:
     """Say whether a scenario value names code in a file."""
-    return value is not None and ".py:" in value
+    return value is not None and re.fullmatch(r".+\.py:\w+", value) is not None
 
 
-def find_policy(table: Mapping[str, Policy], value: str, axis: str, *, trust: bool) -> Policy:
-    """Return a table's entry or the object `file.py:name`; ConfigError if there is none or no trust."""
+def policy_file(value: str, axis: str) -> PolicyFile:
+    """Read the file behind `file.py:name`."""
+    path = value.rpartition(":")[0]
+    try:
+        return PolicyFile(axis, value, Path(path).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{axis}: cannot read {path}: {error.strerror}") from None
+
+
+def policy_files(scenario: Scenario, held: Iterable[PolicyFile] = ()) -> tuple[PolicyFile, ...]:
+    """Return every policy file that a scenario names: as held, or else as it is now."""
+    known = {file[:2]: file for file in held}
+    keys = [(f"scheduler.{axis}", getattr(scenario.scheduler, axis)) for axis in POLICY_AXES]
+    return tuple(known.get(key) or policy_file(key[1], key[0]) for key in keys if is_file_policy(key[1]))
+
+
+def find_policy(
+    table: Mapping[str, Policy], value: str, axis: str, *, trust: bool, files: Iterable[PolicyFile] = ()
+) -> Policy:
+    """Return a table's entry or the object `file.py:name`; ConfigError if there is none or no trust.
+
+    A file among `files` is taken as it was when it was read.
+    """
     if value in table:
         return table[value]
     if not is_file_policy(value):
-        raise ConfigError(f"{axis}: unknown {value!r}{suggest(value, table)}, or file.py:name")
+        raise ConfigError(f"{axis}: unknown {value!r:.80}{suggest(value, table)}, or file.py:name")
     if not trust:
         raise ConfigError(
             f"{axis}: {value!r} is code in a file; name it on the command line, or read it and pass --trust"
         )
-    policy: Policy = _load(value, axis)
-    return policy
+    file = next((each for each in files if each[:2] == (axis, value)), None) or policy_file(value, axis)
+    module = _load(file)
+    own = [name for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__]
+    if file.name not in vars(module):
+        raise ConfigError(f"{axis}: {file.path} has no {file.name!r}{suggest(file.name, own)}")
+    policy = getattr(module, file.name)
+    is_class = isinstance(policy, type)
+    if axis == "scheduler.batching" and not (is_class and issubclass(policy, Scheduler)):
+        raise ConfigError(f"{axis}: {file.name} in {file.path} is not a subclass of simulator.Scheduler")
+    if axis != "scheduler.batching" and (is_class or not callable(policy)):
+        raise ConfigError(f"{axis}: {file.name} in {file.path} is not a function of (seq, ctx)")
+    return cast("Policy", policy)
 
 
-def policy_file(value: str, axis: str) -> PolicyFile:
-    """Describe the file behind `file.py:name`."""
-    path, _, name = value.rpartition(":")
+def _load(file: PolicyFile) -> ModuleType:
+    """Run a file's content, and no stale bytecode of it, as a module."""
+    module = ModuleType(f"servetwin_policy_{file.sha256[:8]}")
+    module.__file__ = str(file.path)
+    sys.modules[module.__name__] = module  # where dataclasses look a class's module up
     try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{axis}: cannot read {path}: {error.strerror}") from None
-    return PolicyFile(axis, Path(path), name, hashlib.sha256(content).hexdigest())
+        exec(compile(file.content, str(file.path), "exec"), vars(module))
+    except (Exception, SystemExit) as error:  # a user's file may fail in any way
+        raise ConfigError(f"{file.axis}: {_blame(error, [file])}") from error
+    return module
 
 
-def _load(value: str, axis: str) -> Policy:  # type: ignore[type-var]  # the caller's table gives the type
-    file = policy_file(value, axis)
-    spec = importlib.util.spec_from_file_location(f"servetwin_policy_{file.sha256[:8]}", file.path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{axis}: {file.path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
+@contextmanager
+def blaming(files: Sequence[PolicyFile]) -> Iterator[None]:
+    """Turn an error in a run with policy files into one line that names the file and, if known, the line."""
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # a user's file may fail in any way; say so instead of a traceback
-        raise ConfigError(f"{axis}: {file.path} fails with {type(error).__name__}: {error}") from error
-    if not hasattr(module, file.name):
-        names = [name for name in vars(module) if not name.startswith("_")]
-        raise ConfigError(f"{axis}: {file.path} has no {file.name!r}{suggest(file.name, names)}")
-    policy: Policy = getattr(module, file.name)
-    return policy
+        yield
+    except SimulatorError:
+        raise
+    except Exception as error:
+        if not files:
+            raise
+        raise ConfigError(_blame(error, files)) from error
+
+
+def _blame(error: BaseException, files: Sequence[PolicyFile]) -> str:
+    """Say where in the user's files an error arose; SimPy raises a copy whose cause is the error itself."""
+    while error.__cause__ is not None and type(error.__cause__) is type(error):
+        error = error.__cause__
+    what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    names = {str(file.path) for file in files}
+    mine = [f"{frame.filename}:{frame.lineno}" for frame in frames if frame.filename in names]
+    if mine:
+        return f"{mine[-1]}: {what}"
+    policies = ", ".join(f"{file.path}:{file.name}" for file in files)
+    return f"{policies} cannot be used: {what} (at {Path(frames[-1].filename).name}:{frames[-1].lineno})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 
@@ -16,12 +17,13 @@ from simulator.config.build import (
     build_scheduler,
     build_workload,
 )
+from simulator.config.policies import blaming
 from simulator.config.scenario import Scenario
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.serve import Progress, Served, serve
 from simulator.latency.base import LatencyModel, StepFeatures
 from simulator.metrics.summary import counts, latencies, meets_slo, summarize
-from simulator.metrics.tables import Floats, Ints, RequestTable, StepTable
+from simulator.metrics.tables import ABORTED, REJECTED, Floats, Ints, RequestTable, StepTable
 from simulator.workload.workload import Workload
 
 
@@ -37,6 +39,7 @@ class Run:
     gaps: tuple[Floats, Ints]
     summary: dict[str, object]
     log: DecisionLog | None = None
+    policies: Policies = NO_POLICIES  # with the files as they were when the run began
 
     @property
     def own(self) -> dict[str, object]:
@@ -62,21 +65,24 @@ def run_scenario(
     A machine or workload built before, or another latency model, takes the place of the scenario's own.
     """
     machine = machine or build_machine(scenario)
-    scheduler = build_scheduler(scenario, machine, policies)
+    policies = policies.reading(scenario)
+    with blaming(policies.files):
+        scheduler = build_scheduler(scenario, machine, policies)
     workload = build_workload(scenario, machine.max_model_len) if workload is None else workload
     if scenario.kv.enable_prefix_caching:
         workload = workload.with_blocks(scenario.kv.block_size)
-    served = serve(
-        workload.requests,
-        len(workload),
-        scheduler,
-        latency or machine.latency,
-        async_scheduling=scenario.scheduler.async_scheduling,
-        horizon=scenario.run.horizon_s,
-        log=DecisionLog() if decisions else None,
-        progress=progress,
-        check_invariants=check_invariants,
-    )
+    with blaming(policies.files):
+        served = serve(
+            workload.requests,
+            len(workload),
+            scheduler,
+            latency or machine.latency,
+            async_scheduling=scenario.scheduler.async_scheduling,
+            horizon=scenario.run.horizon_s,
+            log=DecisionLog() if decisions else None,
+            progress=progress,
+            check_invariants=check_invariants,
+        )
     requests = served.recorder.request_table(workload.requests)
     steps = served.recorder.step_table()
     gaps = served.recorder.gaps()
@@ -89,7 +95,7 @@ def run_scenario(
         ranks=scenario.run.percentiles,
         method=scenario.run.percentile_method,
     )
-    run = Run(scenario, machine, workload, requests, steps, gaps, summary, served.log)
+    run = Run(scenario, machine, workload, requests, steps, gaps, summary, served.log, policies)
     summary["servetwin"] = _own(run, served)
     return run
 
@@ -97,9 +103,7 @@ def run_scenario(
 def _header(scenario: Scenario, workload: Workload) -> dict[str, object]:
     """The keys with which vLLM describes a benchmark; the date is left empty so that equal runs are equal."""
     arrivals = {} if scenario.workload.trace else scenario.workload.arrivals
-    rate = arrivals.get("rate")
-    if arrivals.get("kind") == "all_at_once" or rate == float("inf"):
-        rate = "inf"
+    rate = "inf" if arrivals.get("kind") == "all_at_once" else arrivals.get("rate")
     return {
         "date": None,
         "endpoint_type": "servetwin",
@@ -122,11 +126,6 @@ def _own(run: Run, served: Served) -> dict[str, object]:
     tally = counts(requests)
     num_dropped = tally["completed"] - len(measured.rows)
     base = tally["injected"] - num_dropped
-    reasons: dict[str, dict[str, int]] = {"rejected": {}, "aborted": {}}
-    for status, reason in zip(requests.status, requests.reason, strict=True):
-        if status in (1, 2):
-            kind = reasons["rejected" if status == 1 else "aborted"]
-            kind[reason] = kind.get(reason, 0) + 1
     return {
         "version": version("servetwin"),
         "seed": scenario.seed,
@@ -138,8 +137,8 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         "attainment": good / base if base else None,
         "attainment_target": scenario.slo.attainment,
         **tally,
-        "rejected_by_reason": reasons["rejected"],
-        "aborted_by_reason": reasons["aborted"],
+        "rejected_by_reason": _reasons(requests, REJECTED),
+        "aborted_by_reason": _reasons(requests, ABORTED),
         "stopped_by_length": sum(reason == "length" for reason in requests.reason),
         "warmup_dropped": num_dropped,
         "percentile_method": scenario.run.percentile_method,
@@ -154,9 +153,24 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         "prefix_cache_hits": kv.num_hits,
         "prefix_hit_rate": kv.num_hits / kv.num_queries if kv.num_queries else None,
         "skipped": run.workload.skipped,
-        "notes": [*machine.notes, *run.workload.notes],
+        "notes": [*machine.notes, *run.workload.notes, *_stall(run, tally["unfinished"])],
         "scenario": scenario.to_dict(),
     }
+
+
+def _reasons(requests: RequestTable, status: int) -> dict[str, int]:
+    """Count the requests of one status by reason."""
+    return dict(Counter(requests.reason[i] for i in np.flatnonzero(requests.status == status)))
+
+
+def _stall(run: Run, unfinished: int) -> list[str]:
+    """Say that the policy gave up, if it did: shipped ones leave nobody waiting for ever."""
+    if not unfinished or run.scenario.run.horizon_s is not None:
+        return []
+    return [
+        f"the batching policy stalled and left {unfinished:,} requests unfinished: schedule(now) returned an "
+        "empty batch and set no wake_at"
+    ]
 
 
 def extrapolated_share(latency: LatencyModel, steps: StepTable) -> float:

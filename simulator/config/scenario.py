@@ -10,16 +10,27 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from simulator.config.checking import change_keys, validate
+from simulator.config.plain_yaml import dump_yaml
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-Count = Annotated[int, Field(ge=1, le=10**9)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]  # strict: true and "1" are no numbers
+Whole = Annotated[int, Field(strict=True)]
+Positive = Annotated[Number, Field(gt=0)]
+NonNegative = Annotated[Number, Field(ge=0)]
+Fraction = Annotated[Number, Field(ge=0, lt=1)]
+PositiveFraction = Annotated[Number, Field(gt=0, le=1)]
+NonNegativeInt = Annotated[Whole, Field(ge=0)]
+Count = Annotated[Whole, Field(ge=1, le=10**9)]
 
 
 class Section(BaseModel):
@@ -28,7 +39,9 @@ class Section(BaseModel):
 
 class ModelSection(Section):
     name: str = Field("llama-3.1-8b", description="shipped name, or path to a Hugging Face config.json")
-    dtype: str = Field("auto", description="auto = the model's own | bfloat16 | float16 | float32")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "auto", description="auto = the model's own | bfloat16 | float16 | float32"
+    )
     max_model_len: Count | None = Field(16384, description="prompt + output at most; null = the model's own")
 
 
@@ -40,13 +53,13 @@ class HardwareSection(Section):
 
 
 class KvSection(Section):
-    block_size: Annotated[int, Field(ge=1, le=4096)] = Field(16, description="tokens a block")
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.92
+    block_size: Annotated[Whole, Field(ge=1, le=4096)] = Field(16, description="tokens a block")
+    gpu_memory_utilization: PositiveFraction = 0.92
     num_gpu_blocks_override: Count | None = Field(
         None, description="vLLM prints it at start-up; best given. Usable = it - 1 (null block)"
     )
     reserve_gib: NonNegative = Field(2.5, description="activations and CUDA graphs; an assumption")
-    kv_cache_dtype: str = Field("auto", description="auto | fp8 | int8")
+    kv_cache_dtype: Literal["auto", "fp8", "int8"] = Field("auto", description="auto | fp8 | int8")
     enable_prefix_caching: bool = True
     eviction: str = Field("lru", description="which cached block goes first")
 
@@ -59,9 +72,9 @@ class SchedulerSection(Section):
     )
     max_num_seqs: Count = 256
     max_num_batched_tokens: Count = 2048
-    long_prefill_token_threshold: Annotated[int, Field(ge=0)] = Field(0, description="0 = off")
+    long_prefill_token_threshold: NonNegativeInt = Field(0, description="0 = off")
     scheduler_reserve_full_isl: bool = Field(True, description="admit only if the whole prompt fits now")
-    watermark: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="share of blocks kept free")
+    watermark: Fraction = Field(0.0, description="share of blocks kept free")
     async_scheduling: bool = Field(False, description="vLLM's default is true: host time overlaps the GPU")
 
     @model_validator(mode="after")
@@ -106,12 +119,23 @@ class WorkloadSection(Section):
     num_requests: Count = 2000
     timeout_s: Positive | None = None
 
+    @field_validator("arrivals", "lengths")
+    @classmethod
+    def _finite(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError:
+            raise ValueError(
+                f"numbers must be finite (kind: all_at_once needs no rate), got {value}"
+            ) from None
+        return value
+
 
 class SloSection(Section):
     ttft_ms: Positive | None = 500
     tpot_ms: Positive | None = 50
     e2el_ms: Positive | None = None
-    attainment: Annotated[float, Field(gt=0, le=1)] = Field(0.99, description="share of injected requests")
+    attainment: PositiveFraction = Field(0.99, description="share of injected requests")
 
     def seconds(self) -> dict[str, float]:
         """Return the limits that are set, in seconds by metric."""
@@ -124,15 +148,20 @@ class RunSection(Section):
         "none", description="none | auto (MSER-5) | 0.1 | {requests: 50}"
     )
     horizon_s: Positive | None = None
-    percentiles: list[Annotated[float, Field(ge=0, le=100)]] = [50, 90, 95, 99]
+    percentiles: list[Annotated[Number, Field(ge=0, le=100)]] = [50, 90, 95, 99]
     percentile_method: Literal["linear", "nearest"] = "linear"
 
-    @field_validator("warmup")
+    @field_validator("warmup", mode="wrap")
     @classmethod
-    def _warmup_key(cls, value: object) -> object:
-        if isinstance(value, dict) and set(value) != {"requests"}:
-            raise ValueError("write {requests: n}")
-        return value
+    def _one_rule(cls, value: object, check: ValidatorFunctionWrapHandler) -> object:
+        try:
+            if not isinstance(value, dict) or value.keys() == {"requests"}:
+                return check(value)
+        except ValidationError:
+            pass
+        raise ValueError(
+            f"must be none, auto, a share below 1 such as 0.1, or {{requests: 50}}, got {value!r:.80}"
+        )
 
 
 class Scenario(Section):
@@ -140,7 +169,7 @@ class Scenario(Section):
 
     schema_: Literal[1] = Field(1, alias="schema")
     name: Annotated[str, Field(min_length=1, max_length=200)] = "chat-a100"
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[Whole, Field(ge=0, lt=2**63)] = 0
     model: ModelSection = ModelSection()
     hardware: HardwareSection = HardwareSection()
     kv: KvSection = KvSection()
@@ -149,6 +178,13 @@ class Scenario(Section):
     workload: WorkloadSection = WorkloadSection()
     slo: SloSection = SloSection()
     run: RunSection = RunSection()
+
+    @field_validator("name")
+    @classmethod
+    def _one_line(cls, value: str) -> str:
+        if not value.isprintable():
+            raise ValueError(f"must be one line of printable characters, got {value!r:.80}")
+        return value
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists and numbers, in the order of the file."""
@@ -163,8 +199,7 @@ class Scenario(Section):
 
     def to_yaml(self) -> str:
         """Return the scenario as a file that `load_scenario` reads back."""
-        text: str = yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
-        return text
+        return dump_yaml(self.to_dict())
 
     def digest(self) -> str:
         """Return 8 hex digits that differ when anything about the run differs."""

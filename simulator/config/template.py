@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import yaml
 from pydantic import BaseModel
 
+from simulator.config.checking import validate
+from simulator.config.plain_yaml import dump_yaml
 from simulator.config.scenario import Scenario
 
 _HEAD = """\
@@ -14,8 +15,11 @@ _HEAD = """\
 
 
 def commented_yaml(name: str) -> str:
-    """Return a scenario file of this name, with a comment at every key that has something to explain."""
-    scenario = Scenario(name=name)
+    """Return a scenario file of this name, with a comment at every key that has something to explain.
+
+    ConfigError for a name that no scenario can have.
+    """
+    scenario = validate(Scenario, {"name": name}, "new scenario")
     lines = [_HEAD + "schema: 1"]
     for key in Scenario.model_fields:
         value = getattr(scenario, key)
@@ -29,6 +33,6 @@ def commented_yaml(name: str) -> str:
 
 def _line(section: BaseModel, key: str) -> str:
     value = section.model_dump()[key]
-    text = f"{key}: {yaml.safe_dump([value], default_flow_style=True, width=10**6).strip()[1:-1]}"
+    text = f"{key}: {dump_yaml([value], flow=True).strip()[1:-1]}"
     about = type(section).model_fields[key].description
     return f"{text:<44} # {about}" if about else text

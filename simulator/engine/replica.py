@@ -61,6 +61,12 @@ class Replica:
             self._aborts[seq] = self.env.now
             self._rouse()
 
+    def close(self) -> None:
+        """Note how far the unfinished came when the clock stops; clients that left before it are gone."""
+        self._apply_aborts()
+        for seq in [*self.scheduler.running, *self.scheduler.waiting]:
+            self.recorder.discard(seq)
+
     def _run(self) -> Wait:
         while True:
             self._apply_aborts()
@@ -97,6 +103,8 @@ class Replica:
 
     def _apply_aborts(self) -> None:
         for seq, when in self._aborts.items():
+            if self.log is not None and seq.state != "finished":
+                self.log.finished([seq])
             self.scheduler.remove(seq)
             self.recorder.aborted(seq, when)
             self.executor.forget(seq)

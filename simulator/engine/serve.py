@@ -67,8 +67,7 @@ def serve(
     )
     env.process(_arrive(env, replica, requests, progress, num_requests))
     env.run() if horizon is None else env.run(until=math.nextafter(horizon, math.inf))
-    for seq in [*scheduler.running, *scheduler.waiting]:
-        recorder.discard(seq)
+    replica.close()
     scheduler.check()
     if progress is not None:
         progress(recorder.num_done, num_requests)
@@ -86,8 +85,7 @@ def _arrive(
     scheduler, recorder = replica.scheduler, replica.recorder
     every = max(1, num_requests // 200)
     for index, request in enumerate(requests):
-        if request.arrival > env.now:
-            yield env.timeout(request.arrival - env.now)
+        yield from _wait_until(env, request.arrival)
         reason = why_rejected(request, scheduler)
         if reason is not None:
             recorder.rejected(index, request.arrival, reason)
@@ -105,6 +103,13 @@ def _abort_after(seconds: float, replica: Replica, seq: Sequence) -> None:
     callbacks = replica.env.timeout(seconds).callbacks
     assert callbacks is not None, "a new timeout has not been processed"
     callbacks.append(lambda _: replica.abort(seq))
+
+
+def _wait_until(env: simpy.Environment, moment: float) -> Generator[simpy.events.Event, None, None]:
+    """Let time pass until exactly `moment`: now + (moment - now) may miss it by a rounding."""
+    while env.now < moment:
+        delay = moment - env.now
+        yield env.timeout(delay if env.now + delay <= moment else math.nextafter(delay, 0.0))
 
 
 def make_sequence(index: int, request: Request, scheduler: Scheduler, private: PrivateIds) -> Sequence:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
-from simulator.config.build import NO_POLICIES, Policies, build_machine
+from simulator.config.build import build_machine
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
 from simulator.latency.base import LatencyModel
@@ -79,9 +79,9 @@ DOUBLINGS: dict[str, Callable[[Scenario, LatencyModel, Run], tuple[Scenario, Lat
 }
 
 
-def find_bottleneck(run: Run, policies: Policies = NO_POLICIES) -> Bottleneck:
+def find_bottleneck(run: Run) -> Bottleneck:
     """Rerun a run's requests with twice of each thing in `DOUBLINGS` and name what helped most."""
-    rows = tuple(_doubled(run, policies))
+    rows = tuple(_doubled(run))
     by_attainment = max(rows, key=lambda row: (row.attainment_gain, row.throughput_gain))
     if by_attainment.attainment_gain >= MIN_ATTAINMENT_GAIN:
         gain = 100 * by_attainment.attainment_gain
@@ -95,14 +95,14 @@ def find_bottleneck(run: Run, policies: Policies = NO_POLICIES) -> Bottleneck:
     return Bottleneck(ARRIVALS, "twice of nothing helps: the server keeps up with what arrives", rows)
 
 
-def _doubled(run: Run, policies: Policies) -> Iterator[Doubling]:
+def _doubled(run: Run) -> Iterator[Doubling]:
     attainment, throughput = figures(run)
     for what, double in DOUBLINGS.items():
         scenario, latency = double(run.scenario, run.machine.latency, run)
         machine = run.machine if scenario.kv == run.scenario.kv else build_machine(scenario)
         doubled = run_scenario(
             scenario,
-            policies=policies,
+            policies=run.policies,
             machine=replace(machine, latency=latency),
             workload=run.workload,
         )

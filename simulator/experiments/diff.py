@@ -10,6 +10,8 @@ from simulator.engine.decisions import Decision
 from simulator.errors import ConfigError, suggest
 from simulator.experiments.run_folder import SavedRun
 
+OWN = ("attainment", "num_preemptions", "prefix_hit_rate", "kv_usage_mean")
+
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
@@ -83,12 +85,18 @@ class Diff:
 
 def diff(a: SavedRun, b: SavedRun) -> Diff:
     """Compare two runs: all numbers of their summaries, and their decisions where both logged them."""
-    shared = [name for name in a.summary if name in b.summary]
-    names = [name for name in shared if _is_number(a.summary[name]) or _is_number(b.summary[name])]
-    metrics = tuple(_change(name, a.summary[name], b.summary[name]) for name in names)
+    one, other = figures(a.summary), figures(b.summary)
+    names = [name for name in one if name in other and (_is_number(one[name]) or _is_number(other[name]))]
+    metrics = tuple(_change(name, one[name], other[name]) for name in names)
     if a.decisions is None or b.decisions is None:
         return Diff(metrics, None, None)
     return Diff(metrics, (len(a.decisions), len(b.decisions)), first_divergence(a.decisions, b.decisions))
+
+
+def figures(summary: Mapping[str, object]) -> dict[str, object]:
+    """Return a summary's values: vLLM's keys, and those of ours that a run is judged by."""
+    own = summary.get("servetwin")
+    return {**summary, **{name: own[name] for name in OWN if isinstance(own, dict) and name in own}}
 
 
 def first_divergence(a: list[Decision], b: list[Decision]) -> Divergence | None:
@@ -123,4 +131,6 @@ def _as_float(value: object) -> float | None:
 
 
 def _number(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:,.2f}"
+    if value is None:
+        return "n/a"
+    return f"{value:,.2f}" if abs(value) >= 1 or value == 0 else f"{value:.4f}"

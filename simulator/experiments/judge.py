@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from simulator.config.build import Policies
 from simulator.config.run import Run
 from simulator.experiments.bottleneck import find_bottleneck
 from simulator.experiments.verdict import verdict
@@ -12,10 +11,14 @@ QUICK_STEPS = 60_000
 seconds, so that the same run gives the same result on any machine."""
 
 
-def judge(run: Run, policies: Policies, bottleneck: bool | None = None) -> None:
-    """Add `verdict` and `bottleneck` to a run's summary; None looks for it where that is quick."""
+def judge(run: Run, bottleneck: bool | None = None) -> None:
+    """Add `verdict` and `bottleneck` to a run's summary; None looks for it where that is quick.
+
+    A run that served nobody has no bottleneck: twice of nothing stays nothing.
+    """
     found = None
-    if bottleneck or (bottleneck is None and len(run.steps) <= QUICK_STEPS):
-        found = find_bottleneck(run, policies)
+    quick = len(run.steps) <= QUICK_STEPS
+    if run.own["completed"] and (bottleneck or (bottleneck is None and quick)):
+        found = find_bottleneck(run)
     run.own["bottleneck"] = None if found is None else found.to_dict()
     run.own["verdict"] = verdict(run.own, found)

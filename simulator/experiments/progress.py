@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from tqdm.auto import tqdm
+if TYPE_CHECKING:
+    from tqdm.auto import tqdm
 
 QUIET_SECONDS = 10.0
 
@@ -38,6 +39,8 @@ class ProgressBar:
             return
         if self.stream.isatty() or "ipykernel" in sys.modules:
             if self._bar is None:
+                from tqdm.auto import tqdm
+
                 self._bar = tqdm(total=total, desc=self.label, unit=self.unit, leave=False, file=self.stream)
             self._bar.update(done - self._bar.n)
         elif now >= self._next_line and done:

@@ -92,7 +92,7 @@ def write_report(
         num_blocks=num_blocks,
         slo=slo,
     )
-    Path(path).write_text(page, encoding="utf-8", newline="\n")
+    Path(path).write_text(page, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def slowest_html(requests: RequestTable, count: int = 10) -> str:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
-from simulator.config.loading import load_scenario
-from simulator.config.policies import PolicyFile, is_file_policy, policy_file
+from simulator.config.loading import absolute_paths, load_scenario
+from simulator.config.policies import PolicyFile, policy_files
 from simulator.config.run import Run
 from simulator.config.scenario import Scenario
 from simulator.engine.decisions import Decision
@@ -27,8 +27,7 @@ from simulator.experiments.timeline import write_timeline
 from simulator.metrics.block import result_block
 from simulator.metrics.tables import STATUS, RequestTable, StepTable
 
-LOGS = ("steps", "decisions", "timeline")
-POLICY_AXES = ("batching", "order", "victim")
+OPTIONAL_FILES = ("report.html", "steps.csv", "decisions.jsonl", "timeline.json.gz")
 
 
 @dataclass
@@ -49,11 +48,20 @@ def default_folder(scenario: Scenario) -> Path:
 
 
 def save_run(run: Run, folder: Path, *, logs: Iterable[str] = (), report: bool = True) -> list[Path]:
-    """Write a run's files and return their paths; InputError if the folder cannot be written."""
+    """Write a run's files and return their paths; the summary comes last and marks the folder as whole.
+
+    Files of an earlier run in the folder are replaced or removed. InputError if it cannot be written, or
+    holds a scenario that is no run's.
+    """
+    summary = folder / "summary.json"
+    if (folder / "scenario.yaml").exists() and not summary.exists():
+        raise InputError(f"{folder}: holds a scenario.yaml that is no run's; name another folder with -o")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        written = [_write_summary(run, folder), write_table(folder / "requests.csv", run.requests)]
-        written.append(_write_scenario(run.scenario, folder))
+        for name in ("summary.json", *OPTIONAL_FILES):
+            (folder / name).unlink(missing_ok=True)
+        written = [write_table(folder / "requests.csv", run.requests)]
+        written.append(write_scenario(run.scenario, folder, files=run.policies.files))
         if report:
             written.append(write_run_report(run, folder / "report.html"))
         if "steps" in logs:
@@ -66,9 +74,10 @@ def save_run(run: Run, folder: Path, *, logs: Iterable[str] = (), report: bool =
             path = folder / "timeline.json.gz"
             write_timeline(path, run.requests, run.steps, num_blocks=run.machine.kv.usable_blocks)
             written.append(path)
+        summary.write_text(summary_text(run.summary), encoding="utf-8", newline="\n")
     except OSError as error:
         raise InputError(f"cannot write {error.filename or folder}: {error.strerror}") from None
-    return written
+    return [summary, *written]
 
 
 def write_run_report(run: Run, path: Path) -> Path:
@@ -90,34 +99,49 @@ def write_run_report(run: Run, path: Path) -> Path:
 
 def summary_text(summary: dict[str, object]) -> str:
     """Return a summary as strict JSON, the same bytes for the same run."""
-    return json.dumps(summary, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    text = json.dumps(summary, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return text.encode(errors="backslashreplace").decode()  # half a character may come from a file's name
 
 
-def _write_summary(run: Run, folder: Path) -> Path:
-    path = folder / "summary.json"
-    path.write_text(summary_text(run.summary), encoding="utf-8", newline="\n")
-    return path
+def write_scenario(
+    scenario: Scenario,
+    folder: Path,
+    *,
+    files: Iterable[PolicyFile] | None = None,
+    with_profile: bool = False,
+) -> Path:
+    """Write a scenario that runs again from its folder; other paths in it become absolute.
 
-
-def _write_scenario(scenario: Scenario, folder: Path) -> Path:
-    """Write the resolved scenario; policy files are copied beside it, their sha256 in a comment."""
-    files: list[PolicyFile] = []
-    for axis in POLICY_AXES:
-        value = getattr(scenario.scheduler, axis)
-        if is_file_policy(value):
-            files.append(policy_file(value, f"scheduler.{axis}"))
-    for file in files:
-        if not (folder / file.path.name).exists() or not file.path.samefile(folder / file.path.name):
-            shutil.copyfile(file.path, folder / file.path.name)
-        scenario = scenario.with_(**{file.axis: f"{file.path.name}:{file.name}"})
-    comments = "".join(f"# {file.path.name} sha256 {file.sha256}\n" for file in files)
+    Policy files, as they are now unless given, are copied beside it, their sha256 in a comment; so is the
+    profile, if asked for and not one that ships.
+    """
+    scenario, comments = absolute_paths(scenario), ""
+    copies: dict[str, tuple[Path, bytes]] = {}
+    for file in policy_files(scenario) if files is None else files:
+        name = file.path.name
+        if copies.setdefault(name, (file.path, file.content))[1] != file.content:  # two files of one name
+            name = f"{file.path.stem}-{file.sha256[:8]}.py"
+            copies[name] = file.path, file.content
+        comments += f"# {name} sha256 {file.sha256}\n"
+        scenario = scenario.with_(**{file.axis: f"{name}:{file.name}"})
+    profile = Path(scenario.latency.profile or "")
+    if with_profile and profile.is_file():
+        copies[profile.name] = profile, profile.read_bytes()
+        scenario = scenario.with_(**{"latency.profile": profile.name})
+    for name, (source, content) in copies.items():
+        copy = folder / name
+        if not (copy.exists() and copy.samefile(source)):
+            copy.write_bytes(content)
     path = folder / "scenario.yaml"
     path.write_text(comments + scenario.to_yaml(), encoding="utf-8", newline="\n")
     return path
 
 
 def write_table(path: Path, table: RequestTable | StepTable) -> Path:
-    """Write a table as csv: floats with all their digits, an empty field where there is no value."""
+    """Write a table as csv: floats with all their digits, an empty field where there is no value.
+
+    What cannot be printed, which a trace's ids may hold, is written as Python's escape of it.
+    """
     names = [field.name for field in fields(table)]
     columns = [_texts(name, getattr(table, name)) for name in names]
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -129,7 +153,7 @@ def write_table(path: Path, table: RequestTable | StepTable) -> Path:
 
 def _texts(name: str, column: object) -> list[object]:
     if isinstance(column, list):
-        return column
+        return [text if text.isprintable() else ascii(text)[1:-1] for text in column]
     assert isinstance(column, np.ndarray)
     if name == "status":
         return [STATUS[code] for code in column]
@@ -141,50 +165,61 @@ def load_run(folder: str | Path) -> SavedRun:
     folder = Path(folder)
     if not (folder / "summary.json").is_file():
         raise InputError(f"{folder}: not a run folder (it has no summary.json)")
-    summary = _read_json(folder / "summary.json")
-    if not isinstance(summary, dict):
-        raise InputError(f"{folder / 'summary.json'}: not a JSON object")
-    decisions = None
-    if (folder / "decisions.jsonl").is_file():
-        text = (folder / "decisions.jsonl").read_text(encoding="utf-8")
-        decisions = [json.loads(line) for line in text.splitlines()]
     steps = folder / "steps.csv"
     return SavedRun(
         load_scenario(folder),
-        summary,
+        _read_summary(folder / "summary.json"),
         RequestTable(**_read_table(folder / "requests.csv", RequestTable)),  # type: ignore[arg-type]
         StepTable(**_read_table(steps, StepTable)) if steps.is_file() else None,  # type: ignore[arg-type]
-        decisions,
+        _read_decisions(folder / "decisions.jsonl"),
     )
 
 
-def _read_json(path: Path) -> object:
+def _read_summary(path: Path) -> dict[str, object]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: {error}") from None
+    if not isinstance(summary, dict) or not isinstance(summary.get("servetwin"), dict):
+        raise InputError(f"{path}: not the summary of a run (it has no object 'servetwin')")
+    return summary
+
+
+def _read_decisions(path: Path) -> list[Decision] | None:
+    if not path.is_file():
+        return None
+    decisions = []
+    try:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            decision = json.loads(line)
+            if not isinstance(decision, dict) or decision.keys() != Decision.__annotations__.keys():
+                raise InputError(f"{path}, line {number}: not a decision")
+            decision["chunks"] = [tuple(chunk) for chunk in decision["chunks"]]
+            decisions.append(cast("Decision", decision))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{path}: {error}") from None
+    return decisions
 
 
 def _read_table(path: Path, kind: type[RequestTable | StepTable]) -> dict[str, object]:
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.reader(file))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    names = [field.name for field in fields(kind)]
-    if not rows or rows[0] != names:
-        raise InputError(f"{path}: its columns are not {', '.join(names)}")
-    columns = list(zip(*rows[1:], strict=True)) or [()] * len(names)
     types = {field.name: str(field.type) for field in fields(kind)}
     try:
-        return {name: _parse(name, types[name], column) for name, column in zip(names, columns, strict=True)}
-    except ValueError as error:
+        with path.open(encoding="utf-8", newline="") as file:
+            header, *rows = list(csv.reader(file)) or [[]]
+        if header != list(types):
+            raise InputError(f"{path}: its columns are not {', '.join(types)}")
+        columns = list(zip(*rows, strict=True)) or [()] * len(types)
+        return {name: _parse(name, types[name], column) for name, column in zip(header, columns, strict=True)}
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError, csv.Error) as error:
         raise InputError(f"{path}: {error}") from None
 
 
 def _parse(name: str, kind: str, column: tuple[str, ...]) -> object:
     if name == "status":
-        return np.array([STATUS.index(text) for text in column], dtype=np.int64)
+        codes = {text: code for code, text in enumerate(STATUS)}
+        return np.array([codes[text] for text in column], dtype=np.int64)
     if kind == "list[str]":
         return list(column)
     if kind == "Ints":

@@ -113,6 +113,8 @@ class BlockManager:
 
     def release(self, seq: Sequence, num_slots: int) -> None:
         """Take back all blocks of a sequence to which `num_slots` token slots are allocated."""
+        if self.blocks_for(num_slots) > self.num_used:
+            raise ValueError(f"{seq!r} releases more blocks than are in use: double free")
         self._register(seq, num_slots // self.block_size)
         self.pool.give(self.blocks_for(num_slots) - seq.num_hashed)
         for run in reversed(list(held_runs(seq))):
@@ -169,7 +171,7 @@ class BlockManager:
         if seq.runs:
             last = seq.runs[-1]
             run = cast(Run, last[0])
-            if run.hi == lo and len(run) == last[1] and self.pool.extend(run, hi):
+            if run.hi == lo and self.pool.extend(run, hi):
                 last[1] = len(run)
                 return
         seq.runs.extend([run, len(run)] for run in self.pool.publish(lo, hi))

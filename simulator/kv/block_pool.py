@@ -77,9 +77,9 @@ class BlockPool:
 
     def give(self, n: int) -> None:
         """Return n unhashed blocks."""
-        self.num_unhashed_free += n
-        if self.num_free > self.num_blocks:
+        if n > self.num_blocks - self.num_free:
             raise ValueError(f"give({n}) frees more than the pool's {self.num_blocks} blocks: double free")
+        self.num_unhashed_free += n
 
     def match(self, ranges: Iterable[HashRange], limit: int) -> list[tuple[Run, int]]:
         """Find the longest cached prefix of `ranges`, at most `limit` blocks: runs and blocks of each."""

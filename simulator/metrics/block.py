@@ -23,6 +23,7 @@ _SECTIONS = (
     ("Inter-token Latency", "ITL"),
     ("End-to-end Latency", "E2EL"),
 )
+_WHOLE = {"completed", "failed", "max_concurrency", "total_input_tokens", "total_output_tokens"}
 _OPTIONAL = {"max_concurrency", "request_rate", "request_goodput"}
 
 
@@ -32,7 +33,7 @@ def result_block(summary: dict[str, object]) -> str:
     for label, key in _HEAD:
         if summary.get(key) is None and key in _OPTIONAL:
             continue
-        lines.append(_line(label, summary.get(key)))
+        lines.append(_line(label, summary.get(key), "" if key in _WHOLE else ".2f"))
     for title, name in _SECTIONS:
         lines.append(f"{title:-^50}")
         for label, key in (("Mean", "mean"), ("Median", "median"), ("P99", "p99")):
@@ -41,11 +42,6 @@ def result_block(summary: dict[str, object]) -> str:
     return "\n".join(lines)
 
 
-def _line(label: str, value: object) -> str:
-    if isinstance(value, bool | int):
-        text = f"{value:<10}"
-    elif isinstance(value, float):
-        text = f"{value:<10.2f}"
-    else:
-        text = f"{'n/a' if value is None else value:<10}"
-    return f"{label:<40} {text}".rstrip()
+def _line(label: str, value: object, form: str = ".2f") -> str:
+    text = format(value, form) if isinstance(value, int | float) else "n/a" if value is None else value
+    return f"{label:<40} {text}"

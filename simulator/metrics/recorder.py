@@ -1,7 +1,7 @@
 """Collect what happens in a run, at a cost per step and per request, never per token.
 
-Token times follow from the step clock and from stints: steps on end, first to last, each of which gave a
-sequence a token. A request has one, and one more for every preemption and every step that left its decode out.
+Token times follow from the step clock and from stints. A stint is a stretch of steps, first to last, each of
+which gave a sequence a token; a preemption ends it, and so does a step that leaves the decode out.
 Inter-token latencies are differences of step ends, weighted by the stints that span them, and one gap of its
 own between two stints of a request.
 """
@@ -115,15 +115,15 @@ class Recorder:
                 if self.first_token_at[seq.index] != self.first_token_at[seq.index]:
                     self.first_token_at[seq.index] = now
         if self._skipped or batch.postponed:
-            postponed = set(batch.postponed)
+            still = set(batch.postponed)
             for seq in self._skipped:
-                if seq.is_decode and seq not in postponed:
+                if (seq.is_decode or seq in batch.ending) and seq not in still:
                     self._joined[seq] = len(ends)
             self._skipped = batch.postponed
         ends.append(now)
 
     def _end_stint(self, seq: Sequence) -> None:
-        """Note that a sequence got no token after the last step; nothing to do if it was in no stint."""
+        """End a sequence's stint, if it is in one, with the last step that ended."""
         first = self._joined.pop(seq, None)
         if first is not None:
             last = len(self._floats["end"]) - 1
@@ -162,7 +162,10 @@ class Recorder:
         self.num_done += 1
 
     def gaps(self, rows: Ints | None = None) -> tuple[Floats, Ints]:
-        """Return the inter-token latencies of completed requests, or of `rows`: values (s), how often each."""
+        """Return inter-token latencies as values (s) and how often each occurs.
+
+        They are those of `rows` of the request table, by default of all completed requests.
+        """
         ends = np.array(self._floats["end"])
         counts = (
             np.array(self.status) == COMPLETED if rows is None else np.isin(range(len(self.status)), rows)

@@ -15,7 +15,7 @@ from simulator.metrics.percentiles import weighted_percentiles
 from simulator.metrics.tables import COMPLETED, STATUS, Floats, Ints, RequestTable, StepTable
 from simulator.metrics.warmup import WarmUp, num_warmup
 
-METRICS = ("ttft", "tpot", "itl", "e2el")
+SLOS = ("ttft", "tpot", "e2el")
 
 
 class Latencies(NamedTuple):
@@ -49,6 +49,8 @@ def meets_slo(measured: Latencies, slo: dict[str, float]) -> np.ndarray[tuple[in
     """Say which requests meet every SLO (seconds, met when equal); TPOT counts as 0 with one token."""
     good = np.ones(len(measured.rows), dtype=np.bool_)
     for name, limit in slo.items():
+        if name not in SLOS or not limit >= 0:
+            raise ValueError(f"an SLO is one of {', '.join(SLOS)} and >= 0 s, got {name}: {limit}")
         value: Floats = getattr(measured, name)
         good &= np.nan_to_num(value, nan=0.0) <= limit
     return good
@@ -118,7 +120,8 @@ def _peak_tokens(steps: StepTable) -> float:
     """Most output tokens in one whole second of the run's clock."""
     if not len(steps):
         return 0.0
-    return float(np.bincount(steps.end.astype(np.int64), weights=steps.num_sampled).max())
+    _, second = np.unique(steps.end.astype(np.int64), return_inverse=True)
+    return float(np.bincount(second, weights=steps.num_sampled).max())
 
 
 def _peak_requests(requests: RequestTable, kept: Ints) -> int:
@@ -127,6 +130,6 @@ def _peak_requests(requests: RequestTable, kept: Ints) -> int:
         return 0
     first = requests.arrival[kept].astype(np.int64)
     last = requests.finish[kept].astype(np.int64)
-    change = np.bincount(first, minlength=int(last.max()) + 2)
-    change[: int(last.max()) + 2] -= np.bincount(last + 1, minlength=int(last.max()) + 2)
+    _, second = np.unique(np.concatenate([first, last + 1]), return_inverse=True)
+    change = np.bincount(second, weights=np.repeat([1, -1], len(kept)))
     return int(np.cumsum(change).max())

@@ -27,6 +27,8 @@ def num_warmup(rule: WarmUp, series: Floats) -> int:
         return mser5(series)
     if isinstance(rule, dict):
         return min(n, rule["requests"])
+    if not 0 <= float(rule) < 1:
+        raise ValueError(f"warmup must be none, auto, a share below 1 or {{requests: n}}, got {rule}")
     return int(float(rule) * n + 1e-9)
 
 
@@ -38,6 +40,7 @@ def mser5(series: Floats, batch: int = 5) -> int:
     means = (
         np.asarray(series[: num_batches * batch], dtype=np.float64).reshape(num_batches, batch).mean(axis=1)
     )
+    means -= means[-1]  # else rounding alone decides where all are equal
     kept = np.arange(num_batches, 0, -1)
     sums = np.cumsum(means[::-1])[::-1]
     squares = np.cumsum((means**2)[::-1])[::-1]

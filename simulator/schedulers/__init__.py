@@ -1,8 +1,16 @@
-"""Scheduling policies. The tables name them; a policy of one's own needs no entry."""
+"""Scheduling policies. The table names them; a policy of one's own needs no entry."""
 
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.chunked import Chunked
+from simulator.schedulers.continuous import Continuous
+from simulator.schedulers.prefill_first import PrefillFirst
+from simulator.schedulers.static import Static
 
-__all__ = ["BATCHING", "Chunked", "Scheduler"]
+__all__ = ["BATCHING", "Chunked", "Continuous", "PrefillFirst", "Scheduler", "Static"]
 
-BATCHING: dict[str, type[Scheduler]] = {"chunked": Chunked}
+BATCHING: dict[str, type[Scheduler]] = {
+    "static": Static,
+    "continuous": Continuous,
+    "prefill_first": PrefillFirst,
+    "chunked": Chunked,
+}

@@ -19,9 +19,13 @@ from simulator.schedulers.queue import WaitingQueue
 class Scheduler:
     """Decide what each step computes; a subclass gives `schedule(now)`.
 
-    `max_num_seqs` bounds the running sequences and `max_num_batched_tokens` the tokens of a step, as in
+    A policy with a collect rule starts when `min_batch` sequences wait or the oldest has waited
+    `max_wait` seconds. `max_num_seqs` bounds the running sequences and `max_num_batched_tokens` the tokens of a step, as in
     vLLM. `victim` says who is preempted when blocks run out; None takes vLLM's rule for the order.
     """
+
+    keeps_finished = False
+    """Whether finished sequences stay in the batch as padding, with their blocks, until the policy drops them."""
 
     def __init__(
         self,
@@ -34,6 +38,8 @@ class Scheduler:
         max_model_len: int = 16384,
         long_prefill_token_threshold: int = 0,
         scheduler_reserve_full_isl: bool = True,
+        min_batch: int = 1,
+        max_wait: float = 0.0,
     ) -> None:
         if max_num_seqs < 1:
             raise ValueError(f"max_num_seqs must be >= 1, got {max_num_seqs}")
@@ -50,6 +56,8 @@ class Scheduler:
         self.max_model_len = max_model_len
         self.long_prefill_token_threshold = long_prefill_token_threshold
         self.scheduler_reserve_full_isl = scheduler_reserve_full_isl
+        self.min_batch = min_batch
+        self.max_wait = max_wait
         self.wake_at: float | None = (
             None  # when a policy that returned an empty batch wants to be asked again
         )
@@ -58,8 +66,10 @@ class Scheduler:
         self.running: dict[Sequence, None] = {}  # in order of admission
         self.prefills: dict[Sequence, None] = {}  # of these, the ones with a prompt or a recomputation to do
         self.decodes = DecodeGroup(kv.block_size)
+        self.padding: dict[Sequence, None] = {}  # finished sequences that a static batch still carries
         self.num_grouped_steps = 0  # steps that took all decodes as one group
         self.num_listed_steps = 0  # steps that had to walk the running sequences one by one
+        self.num_oversized = 0  # prompts longer than the token budget, run whole in a step of their own
         self._num_admissions = 0
 
     # What an engine calls.
@@ -79,11 +89,22 @@ class Scheduler:
         self.ctx.now = now
         for seq, ranges in (result.hashes or {}).items():
             seq.hash_ranges = ranges
+            if seq.state == "running":  # a block may be full before its last token is known (rule 8.4)
+                self.kv.publish(seq, 0)
         done = {seq: None for seq in (*batch.ending, *result.stopped) if seq.state != "finished"}
         finished = sorted(done, key=lambda seq: seq.order)
         for seq in finished:
-            self.remove(seq)
+            self.retire(seq)
         return finished
+
+    def retire(self, seq: Sequence) -> None:
+        """Let go of a sequence that has its last token, or keep it as padding if the policy says so."""
+        if self.keeps_finished and seq.state == "running":
+            self._stop_running(seq)
+            seq.state = "finished"
+            self.padding[seq] = None
+        else:
+            self.remove(seq)
 
     def remove(self, seq: Sequence) -> None:
         """Forget a sequence that finished or was aborted, in any state, and free its blocks."""
@@ -95,7 +116,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Raise AssertionError unless blocks, references and aggregates add up."""
-        self.kv.check(self.running)
+        self.kv.check([*self.running, *self.padding])
         members = [seq for seq in self.running if seq.group is not None]
         group = self.decodes
         assert group.size == len(members), f"{group.size} != {len(members)} decodes"
@@ -112,19 +133,22 @@ class Scheduler:
     def open_batch(self, now: float) -> Batch:
         """Begin a step with the full token budget; the prefill threshold is off for a lone sequence (2.5)."""
         self.ctx.now = now
+        self.wake_at = None
         alone = len(self.running) + len(self.waiting) <= 1
         return Batch(self.max_num_batched_tokens, 0 if alone else self.long_prefill_token_threshold)
 
     def take_decodes(self, batch: Batch) -> None:
-        """Schedule every decode as one group; while blocks are short, preempt the last admitted (3.7)."""
+        """Schedule every decode as one group; while blocks are short, preempt (3.7)."""
         self.num_grouped_steps += 1
-        group = self.decodes
-        while group.num_opening > self.kv.num_free:
-            self.preempt(next(reversed(self.running)), batch)
+        group, kv, taken = self.decodes, self.kv, 0
+        while group.num_opening - taken > kv.num_free:
+            taken += kv.num_free  # by the decodes before the one for which a victim must go
+            kv.pool.take(kv.num_free)
+            self.preempt(self.choose_victim(), batch)
         if group.size:
-            self.kv.pool.take(group.num_opening)
+            kv.pool.take(group.num_opening - taken)
             for seq in group.publishing():
-                self.kv.publish(seq, 1)
+                kv.publish(seq, 1)
             batch.add_decodes(group.size, group.kv_sum + group.size, group.kv_max + 1)
 
     def take_running(self, batch: Batch) -> None:
@@ -143,20 +167,61 @@ class Scheduler:
                     return
             batch.add_chunk(seq, n, seq.num_computed)
 
-    def admit(self, batch: Batch) -> None:
-        """Admit from the head of the queue until tokens, seats or blocks end it (section 3B)."""
+    def admit(self, batch: Batch, *, whole: bool = False) -> None:
+        """Admit from the head of the queue until tokens, seats or blocks end it (section 3B).
+
+        With `whole`, prompts are never cut: one that exceeds what is left of the budget ends the loop, one
+        that exceeds the whole budget runs alone in its step.
+        """
         while batch.budget > 0 and len(self.running) < self.max_num_seqs:
             seq = self.waiting.head()
             if seq is None:
                 return
             hit = self.kv.lookup(seq)
             start = hit.num_blocks * self.kv.block_size
-            n = batch.chunk_size(seq, start)
+            n = seq.num_tokens - start if whole else batch.chunk_size(seq, start)
+            if n > batch.budget and batch:
+                return
             must_fit = min(seq.num_tokens, self.max_model_len) if self.scheduler_reserve_full_isl else 0
             if not self.kv.admit(seq, hit, n, must_fit=must_fit, watermark=bool(self.running)):
                 return
-            self._start(seq, start)
+            self.num_oversized += n > batch.budget
+            self.start(seq, start)
             batch.add_chunk(seq, n, start, cached=start)
+
+    def start(self, seq: Sequence, num_cached: int) -> None:
+        """Move the head of the queue, which has its blocks, to the running sequences."""
+        self.waiting.pop()
+        self._num_admissions += 1
+        seq.order = self._num_admissions
+        seq.state = "running"
+        seq._computed = num_cached
+        self.running[seq] = None
+        self.prefills[seq] = None
+
+    def collected(self, now: float) -> bool:
+        """Say whether the collect rule lets a batch start; if not, ask to be woken when it will."""
+        oldest = self.waiting.oldest()
+        if oldest is None:
+            return False
+        due = oldest.arrival + self.max_wait
+        if now >= due or len(self.waiting) >= min(self.min_batch, self.max_num_seqs):
+            return True
+        self.wake_at = due
+        return False
+
+    def head_is_oversized(self) -> bool:
+        """Say whether the first in the queue has more to compute than a whole step's budget."""
+        seq = self.waiting.head()
+        if seq is None or seq.num_tokens <= self.max_num_batched_tokens:
+            return False
+        return seq.num_tokens - self.ctx.cached_tokens(seq) > self.max_num_batched_tokens
+
+    def choose_victim(self) -> Sequence:
+        """Return the running sequence that the victim rule gives up first."""
+        if self.victim is last_admitted:
+            return next(reversed(self.running))
+        return max(self.running, key=lambda seq: self.victim(seq, self.ctx))
 
     def preempt(self, seq: Sequence, batch: Batch, num_scheduled: int = 0) -> None:
         """Take a running sequence's blocks away; it will be recomputed (section 4)."""
@@ -186,20 +251,14 @@ class Scheduler:
 
     # Inside.
 
-    def _start(self, seq: Sequence, num_cached: int) -> None:
-        self.waiting.pop()
-        self._num_admissions += 1
-        seq.order = self._num_admissions
-        seq.state = "running"
-        seq._computed = num_cached
-        self.running[seq] = None
-        self.prefills[seq] = None
-
-    def _release(self, seq: Sequence, num_scheduled: int) -> None:
+    def _stop_running(self, seq: Sequence) -> None:
         if seq.group is not None:
             seq.group.leave(seq)
         self.prefills.pop(seq, None)
         del self.running[seq]
+
+    def _release(self, seq: Sequence, num_scheduled: int) -> None:
+        self._stop_running(seq)
         self.kv.release(seq, seq._computed + num_scheduled)
 
     def _decodes_are_first(self, batch: Batch) -> bool:
@@ -231,7 +290,7 @@ class Scheduler:
             has_work = seq.group is not None or seq in self.prefills
             n = batch.chunk_size(seq, seq.num_computed) if has_work else 0
             while not self.kv.allocate(seq, n):
-                victim = max(self.running, key=lambda each: self.victim(each, self.ctx))
+                victim = self.choose_victim()
                 given_back = taken.pop(victim, 0)
                 batch.budget += given_back
                 at = order.index(victim)

@@ -26,4 +26,13 @@ def least_important(seq: Sequence, ctx: Context) -> Any:
     return (seq.priority, seq.arrival)
 
 
-VICTIMS: dict[str, Victim] = {"last_admitted": last_admitted, "least_important": least_important}
+def first_admitted(seq: Sequence, ctx: Context) -> Any:
+    """The sequence admitted first: the naive rule, which throws away the most work."""
+    return -seq.order
+
+
+VICTIMS: dict[str, Victim] = {
+    "first_admitted": first_admitted,
+    "last_admitted": last_admitted,
+    "least_important": least_important,
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ class WaitingQueue:
         self.order = order
         self._ctx = ctx
         self._heap: list[tuple[Any, int, Sequence]] = []
+        self._by_age: deque[Sequence] = deque()
         self._size = 0
         self._back = 0
         self._front = 0
@@ -37,11 +39,13 @@ class WaitingQueue:
     def push(self, seq: Sequence) -> None:
         """Enqueue a new arrival."""
         self._back += 1
+        self._by_age.append(seq)
         self._insert(seq, self._back)
 
     def push_preempted(self, seq: Sequence) -> None:
         """Enqueue a preempted sequence, ahead of all others as far as the order leaves that open."""
         self._front -= 1
+        self._by_age.appendleft(seq)
         self._insert(seq, self._front)
 
     def _insert(self, seq: Sequence, number: int) -> None:
@@ -58,6 +62,13 @@ class WaitingQueue:
                 return heap[0][2]
             heapq.heappop(heap)
         return None
+
+    def oldest(self) -> Sequence | None:
+        """Return the waiting sequence that arrived first, preempted ones among them."""
+        ages = self._by_age
+        while ages and ages[0].state != "waiting":
+            ages.popleft()
+        return ages[0] if ages else None
 
     def pop(self) -> Sequence:
         """Remove and return the first sequence."""

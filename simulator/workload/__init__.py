@@ -4,8 +4,9 @@ from simulator.workload.arrivals import ARRIVALS
 from simulator.workload.generate import generate
 from simulator.workload.info import describe
 from simulator.workload.lengths import LENGTHS
+from simulator.workload.requests import DEFAULT_MAX_TOKENS
 from simulator.workload.traces import FORMATS, read_trace, write_trace
-from simulator.workload.workload import DEFAULT_MAX_TOKENS, Workload
+from simulator.workload.workload import Workload
 
 __all__ = [
     "ARRIVALS",

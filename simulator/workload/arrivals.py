@@ -4,7 +4,7 @@ Poisson, gamma and deterministic gaps as in vLLM's `bench serve`, where `burstin
 gamma law: lower is burstier, CV = 1/sqrt(burstiness). As there, the first gap precedes the first request.
 Unlike there, times are not rescaled so that the last is exactly n/rate. Processes whose rate changes
 (`ramp`, `mmpp`, `profile`) invert the cumulative rate (Cinlar, Introduction to Stochastic Processes, 4.7):
-exact, without a time step. Left out: closed loops, whose arrivals depend on completions.
+exact, without a time step. In a closed loop arrivals depend on completions; the engine makes them.
 """
 
 from __future__ import annotations
@@ -56,6 +56,18 @@ def deterministic(rng: np.random.Generator, n: int, rate: float) -> Floats:
 
 def all_at_once(rng: np.random.Generator, n: int) -> Floats:
     """Send everything at time 0."""
+    return np.zeros(n)
+
+
+def closed_loop(rng: np.random.Generator, n: int, clients: int, think_s: float = 0.0) -> Floats:
+    """Let `clients` send one request each, and the next `think_s` seconds after its answer.
+
+    Arrivals are all 0: a request waits until a client is free (`Workload.closed_loop`).
+    """
+    if not isinstance(clients, int) or isinstance(clients, bool) or clients < 1:
+        raise ConfigError(f"{HERE}.clients: must be a whole number >= 1, got {clients!r}")
+    if not 0 <= think_s < math.inf:
+        raise ConfigError(f"{HERE}.think_s: must be >= 0 and finite, got {think_s}")
     return np.zeros(n)
 
 
@@ -113,7 +125,7 @@ def profile(rng: np.random.Generator, n: int, name: str) -> Floats:
     The counts of the bins are those of the source; within a bin arrivals are Poisson, given their number,
     with a rate that switches between the table's `levels` (an MMPP). After its end the profile repeats.
     """
-    table = load_table(name, f"{HERE}.name")["arrivals"]
+    table = load_table(name, f"{HERE}.name", "arrivals")["arrivals"]
     counts, span = np.asarray(table["counts"], np.int64), float(table["span_s"])
     edges = np.minimum(np.arange(len(counts) + 1) * table["bin_s"], span)
     levels = np.asarray(table["levels"], np.float64)
@@ -178,6 +190,7 @@ ARRIVALS: dict[str, Callable[..., Floats]] = {
     "gamma": gamma,
     "deterministic": deterministic,
     "all_at_once": all_at_once,
+    "closed_loop": closed_loop,
     "ramp": ramp,
     "mmpp": mmpp,
     "profile": profile,

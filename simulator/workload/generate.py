@@ -15,6 +15,7 @@ import numpy as np
 from simulator.errors import ConfigError, suggest
 from simulator.workload.arrivals import ARRIVALS
 from simulator.workload.lengths import LENGTHS
+from simulator.workload.sessions import SESSIONS
 from simulator.workload.workload import Workload
 
 T = TypeVar("T")
@@ -28,6 +29,8 @@ def generate(
 ) -> Workload:
     """Draw `num_requests` requests; both mappings hold `kind` and that function's arguments.
 
+    With lengths of `kind: sessions` the requests are turns, and the arrivals are when sessions start.
+
     >>> w = generate({"kind": "deterministic", "rate": 2}, {"kind": "constant", "prompt": 8, "output": 3}, 2)
     >>> w.arrival.tolist(), w.num_prompt.tolist()
     ([0.5, 1.0], [8, 8])
@@ -39,17 +42,31 @@ def generate(
         np.random.default_rng(np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, i)))
         for i in range(2)
     )
+    source = f"generated: arrivals {arrivals.get('kind')}, lengths {lengths.get('kind')}"
+    if lengths.get("kind") in SESSIONS:
+        if arrivals.get("kind") == "closed_loop":
+            raise ConfigError("workload.arrivals: sessions need arrivals that start them, not a closed_loop")
+        drawn = _draw(SESSIONS, lengths, "workload.lengths", tokens, num_requests)
+        return drawn.workload(
+            _draw(ARRIVALS, arrivals, "workload.arrivals", times, drawn.num_sessions), source
+        )
     arrival = _draw(ARRIVALS, arrivals, "workload.arrivals", times, num_requests)
     num_prompt, num_output = _draw(LENGTHS, lengths, "workload.lengths", tokens, arrival)
-    source = f"generated: arrivals {arrivals.get('kind')}, lengths {lengths.get('kind')}"
-    return Workload(arrival, num_prompt, num_output, source=source)
+    return Workload(arrival, num_prompt, num_output, source=source, closed_loop=_closed_loop(arrivals))
+
+
+def _closed_loop(arrivals: Mapping[str, object]) -> tuple[int, float] | None:
+    """Return (clients, think_s) of arrivals that `closed_loop` has checked."""
+    if arrivals.get("kind") != "closed_loop":
+        return None
+    return int(str(arrivals["clients"])), float(str(arrivals.get("think_s", 0.0)))
 
 
 def _draw(table: Mapping[str, Callable[..., T]], spec: Mapping[str, object], where: str, *args: object) -> T:
     """Call the table's entry for `kind` with the other keys as arguments, which it must know."""
     kind, params = spec.get("kind"), {str(k): v for k, v in spec.items() if k != "kind"}
     if not isinstance(kind, str) or kind not in table:
-        raise ConfigError(f"{where}.kind: unknown kind {kind!r}{suggest(kind, table)}")
+        raise ConfigError(f"{where}.kind: unknown kind {kind!r}{suggest(kind, _kinds(table))}")
     known = list(inspect.signature(table[kind]).parameters.values())[len(args) :]
     for key in params:
         if key not in {p.name for p in known}:
@@ -61,3 +78,7 @@ def _draw(table: Mapping[str, Callable[..., T]], spec: Mapping[str, object], whe
         return table[kind](*args, **params)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {kind} cannot use {params}: {error}") from error
+
+
+def _kinds(table: Mapping[str, object]) -> list[str]:
+    return [*table, *(SESSIONS if table is LENGTHS else ())]

@@ -5,6 +5,7 @@ the median of the CV within aligned 600 s windows of more than 50 requests, whic
 peak rate the largest count in aligned bins over the bin's width; IDC the variance over the mean of the
 counts in whole 60 s bins (1 for Poisson). Percentiles interpolate linearly. A prefix block hits if it and all
 blocks before it were in an earlier request; the last block counts too, though only partly filled.
+Of sessions, arrivals are the recorded ones; see `session_info` for the rest.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
+
+from simulator.workload.session_info import SessionInfo, session_info, session_rows
 
 if TYPE_CHECKING:
     from simulator.workload.workload import Workload
@@ -62,6 +65,7 @@ class Info(TypedDict):
     prompt: Spread
     output: Spread
     prefix: PrefixInfo | None
+    sessions: SessionInfo | None
     skipped: dict[str, int]
     notes: list[str]
 
@@ -70,7 +74,8 @@ def workload_info(workload: Workload) -> Info:
     """Compute `Workload.info()`."""
     t = workload.arrival - (workload.arrival[0] if len(workload) else 0.0)
     span = float(t[-1]) if len(t) else 0.0
-    windows = [_cv(w) for w in _windows(t) if len(w) > CV_MIN_COUNT]
+    cvs = [cv for w in _windows(t) if len(w) > CV_MIN_COUNT and (cv := _cv(w)) is not None]
+    hits = None if workload.blocks is None else workload.blocks.hit_blocks()
     return {
         "source": workload.source,
         "num_requests": len(workload),
@@ -78,12 +83,13 @@ def workload_info(workload: Workload) -> Info:
         "mean_rate": (len(workload) - 1) / span if span > 0 else None,
         "peak_rate": {f"{b}s": float(_counts(t, b).max(initial=0)) / b for b in BINS},
         "cv": _cv(t),
-        "cv_10min": float(np.median([c for c in windows if c is not None])) if windows else None,
+        "cv_10min": float(np.median(cvs)) if cvs else None,
         "idc_60s": _idc(t, 60.0),
         "equal_time_neighbours": int((np.diff(t) == 0).sum()),
         "prompt": _spread(workload.num_prompt),
         "output": _spread(workload.num_output),
-        "prefix": _prefix(workload),
+        "prefix": None if hits is None else _prefix(workload, hits),
+        "sessions": session_info(workload, hits),
         "skipped": dict(workload.skipped),
         "notes": list(workload.notes),
     }
@@ -112,6 +118,7 @@ def describe(workload: Workload) -> str:
         )
         hits = f"{p['hit_share_blocks']:.1%} of blocks, {p['hit_share_tokens']:.1%} of tokens"
         rows.append(("hits, unlimited cache", hits))
+    rows += [] if i["sessions"] is None else session_rows(i["sessions"])
     rows += [("skipped", f"{count:,} rows: {reason}") for reason, count in i["skipped"].items()]
     rows += [("note", note) for note in i["notes"]]
     width = max(len(name) for name, _ in rows)
@@ -160,17 +167,17 @@ def _spread(x: Ints) -> Spread:
     }
 
 
-def _prefix(workload: Workload) -> PrefixInfo | None:
+def _prefix(workload: Workload, hits: Ints) -> PrefixInfo | None:
     blocks = workload.blocks
-    if blocks is None or not len(blocks.ids):
+    if blocks is None or not len(blocks.lo):
         return None
-    hits, counts = blocks.hit_blocks(), np.diff(blocks.offsets)
+    counts = blocks.num_ids
     hit_tokens = np.minimum(hits * blocks.block_size, workload.num_prompt)
     return {
         "block_size": blocks.block_size,
-        "blocks": len(blocks.ids),
-        "distinct_blocks": len(np.unique(blocks.ids)),
-        "hit_share_blocks": float(hits.sum() / len(blocks.ids)),
+        "blocks": int(counts.sum()),
+        "distinct_blocks": blocks.num_distinct,
+        "hit_share_blocks": float(hits.sum() / counts.sum()),
         "hit_share_tokens": float(hit_tokens.sum() / workload.num_prompt.sum()),
         "covered_requests": int(((hits == counts) & (counts > 0)).sum()),
     }

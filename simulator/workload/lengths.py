@@ -9,6 +9,8 @@ Every kind but `table` draws prompt and output independently and takes one law f
     {kind: quantiles, prompt: {0: 3, 50: 100, 100: 8000}, output: {...}} percent: tokens, linear in between
     {kind: table, name: azure-conv}                                      prompt and output together, by time
 
+(`{kind: sessions, name: agentic}` draws whole sessions; see `sessions`.)
+
 Draws are rounded to the nearest whole number, and to 1 from below. Left out: an upper limit (the model's
 length refuses what exceeds it), and prefixes that requests share.
 """
@@ -73,7 +75,7 @@ def table(rng: np.random.Generator, arrival: Floats, name: str) -> Lengths:
 
     Draws are stratified: within each bin of time the requests take the classes in the table's proportions.
     """
-    t = load_table(name, f"{HERE}.name")["lengths"]
+    t = load_table(name, f"{HERE}.name", "lengths")["lengths"]
     shares = np.asarray(t["shares"], np.float64)
     shares[shares.sum(1) == 0] = shares.sum(0)  # an empty bin: nothing known but the whole
     cumulative = np.cumsum(shares, 1) / shares.sum(1, keepdims=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import NotRequired, TypedDict, cast
 
 from simulator.errors import ConfigError, suggest
 
@@ -37,26 +37,52 @@ class LengthTable(TypedDict):
     shares: list[list[int]]
 
 
+class SessionTable(TypedDict):
+    """Sessions whose prompts and outputs fit `context` tokens.
+
+    Per class, quantiles at the probabilities `p` of the turns, the first prompt and how much the context
+    grows: as a power `bend` of the share of what the turns add, faster at first. Quantiles over all turns,
+    at `p_all`: outputs, further tokens that a turn adds, think and server times. A turn rewrites its
+    history with `rewrite_probability` and keeps a share of its prefix then (`kept`).
+    """
+
+    context: int
+    p: list[float]
+    turns: list[list[float]]
+    first: list[list[float]]
+    growth: list[list[float]]
+    bend: float
+    p_all: list[float]
+    output: list[float]
+    step: list[float]
+    think_s: list[float]
+    api_s: list[float]
+    rewrite_probability: float
+    kept: list[float]
+
+
 class WorkloadTable(TypedDict):
-    """A file in `tables/`, written by `scripts/fit_workload_tables.py`."""
+    """A file in `tables/`, written by a script of `scripts/`: of arrivals and lengths, or of sessions."""
 
     name: str
     source: str
     licence: str
     attribution: str
-    arrivals: ArrivalTable
-    lengths: LengthTable
+    arrivals: NotRequired[ArrivalTable]
+    lengths: NotRequired[LengthTable]
+    sessions: NotRequired[SessionTable]
 
 
-def table_names() -> list[str]:
-    """List the bundled tables."""
-    return sorted(path.stem for path in TABLES.glob("*.json"))
+def table_names(section: str = "lengths") -> list[str]:
+    """List the bundled tables that have a section: arrivals, lengths or sessions."""
+    return sorted(path.stem for path in TABLES.glob("*.json") if section in _load(path.stem))
 
 
-def load_table(name: str, where: str) -> WorkloadTable:
-    """Load a bundled table; `where` is the scenario key to blame for an unknown name."""
-    if name not in table_names():
-        raise ConfigError(f"{where}: no bundled table {name!r}{suggest(name, table_names())}")
+def load_table(name: str, where: str, section: str) -> WorkloadTable:
+    """Load a bundled table that has a section; `where` is the scenario key to blame for an unknown name."""
+    names = table_names(section)
+    if name not in names:
+        raise ConfigError(f"{where}: no bundled table {name!r} of {section}{suggest(name, names)}")
     return _load(name)
 
 

@@ -12,7 +12,7 @@ from typing import IO
 
 from simulator.errors import ConfigError, suggest
 from simulator.workload.traces.csv_rows import VIDUR
-from simulator.workload.traces.json_rows import MOONCAKE_BLOCK
+from simulator.workload.traces.hash_blocks import MOONCAKE_BLOCK
 from simulator.workload.workload import Workload
 
 WRITERS = ("mooncake", "csv")
@@ -22,7 +22,8 @@ def write_trace(workload: Workload, path: str | Path, format: str = "mooncake") 
     """Write `mooncake` (jsonl in ms, with prefix ids) or `csv` (vidur's columns in seconds, without).
 
     Further columns (max_tokens, priority, tenant, id, timeout_s) are written where the workload has any.
-    Times are kept to the nanosecond; a path ending in .gz is compressed.
+    Times are kept to the nanosecond; a path ending in .gz is compressed. Both forms are open loop: of
+    sessions the recorded times are written, not who waits for whom.
     """
     if format not in WRITERS:
         raise ConfigError(f"trace convert: unknown format {format!r}{suggest(format, WRITERS)}")

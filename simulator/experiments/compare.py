@@ -1,0 +1,198 @@
+"""Candidates side by side: the same requests, one change at a time, one table.
+
+Every candidate is the base scenario with some keys changed, or with a policy of the user's own. All draw the
+same requests (one random stream a component), so a difference is the candidate's doing and not the luck of
+the draw. One run each: how sure a difference is needs replications, which are not built yet.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.config.build import NO_POLICIES, Machine, Policies, build_machine, build_workload
+from simulator.config.loading import parse_value
+from simulator.config.run import Run, run_scenario
+from simulator.config.scenario import Scenario
+from simulator.errors import ConfigError, suggest
+from simulator.schedulers import Scheduler
+from simulator.workload.workload import Workload
+
+Candidate = Mapping[str, object] | Callable[..., Any]
+
+COLUMNS: dict[str, str] = {
+    "attainment": "within SLO",
+    "request_goodput": "goodput req/s",
+    "median_ttft_ms": "TTFT p50 ms",
+    "p99_ttft_ms": "TTFT p99 ms",
+    "mean_tpot_ms": "TPOT mean ms",
+    "p99_itl_ms": "ITL p99 ms",
+    "output_throughput": "output tok/s",
+    "num_preemptions": "preempted",
+    "kv_usage_peak": "KV peak",
+}
+
+
+@dataclass
+class Comparison:
+    """The runs by candidate, in the order given; `metric` decides, `baseline` is what changes refer to."""
+
+    runs: dict[str, Run]
+    metric: str
+    baseline: str
+
+    @property
+    def winner(self) -> str:
+        """The candidate with the best value of the metric; the first of equals, a missing value last."""
+        sign = 1.0 if lower_is_better(self.metric) else -1.0
+
+        def badness(name: str) -> float:
+            value = metric_of(self.runs[name], self.metric)
+            return float("inf") if value is None else sign * value
+
+        return min(self.runs, key=badness)
+
+    def rows(self) -> list[dict[str, float | str | None]]:
+        """Return one row per candidate: its name and the values of `COLUMNS` and the metric."""
+        names = dict.fromkeys((*COLUMNS, self.metric))
+        return [
+            {"candidate": name, **{key: metric_of(run, key) for key in names}}
+            for name, run in self.runs.items()
+        ]
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "metric": self.metric,
+            "baseline": self.baseline,
+            "winner": self.winner,
+            "candidates": self.rows(),
+        }
+
+    def text(self) -> str:
+        """Return the table, the change of the metric against the baseline, and the winner."""
+        width = max(len("candidate"), *(len(name) for name in self.runs))
+        head = "".join(f"{title:>15}" for title in COLUMNS.values())
+        lines = [f"{'candidate':<{width}}{head}{'change':>10}"]
+        base = metric_of(self.runs[self.baseline], self.metric)
+        for name, run in self.runs.items():
+            cells = "".join(f"{cell(key, metric_of(run, key)):>15}" for key in COLUMNS)
+            lines.append(f"{name:<{width}}{cells}{_change(base, metric_of(run, self.metric)):>10}")
+        lines.append(f"change: of {self.metric} against {self.baseline}. Best {self.metric}: {self.winner}")
+        return "\n".join(lines)
+
+
+def compare(
+    scenario: Scenario,
+    candidates: Mapping[str, Candidate],
+    *,
+    metric: str | None = None,
+    baseline: str | None = None,
+    policies: Policies = NO_POLICIES,
+    progress: Callable[[int, int], None] | None = None,
+) -> Comparison:
+    """Run every candidate on the same requests. A callable candidate is a batching class or an order.
+
+    `metric` is any key of the summary; None takes attainment if there is an SLO, else output throughput.
+    """
+    if not candidates:
+        raise ConfigError("compare: no candidates; vary at least one key")
+    if metric is None:
+        metric = "attainment" if scenario.slo.seconds() else "output_throughput"
+    if baseline is not None and baseline not in candidates:
+        raise ConfigError(f"--baseline {baseline!r}: no such candidate{suggest(baseline, candidates)}")
+    cache = _Shared()
+    runs: dict[str, Run] = {}
+    for done, (name, candidate) in enumerate(candidates.items()):
+        changed, own = _apply(scenario, candidate, policies)
+        machine = cache.machine(changed)
+        runs[name] = run_scenario(
+            changed, policies=own, machine=machine, workload=cache.workload(changed, machine.max_model_len)
+        )
+        if progress is not None:
+            progress(done + 1, len(candidates))
+    known = _metrics(next(iter(runs.values())))
+    if metric not in known:
+        raise ConfigError(f"--metric {metric!r}: no such metric{suggest(metric, known)}")
+    return Comparison(runs, metric, baseline or next(iter(runs)))
+
+
+def candidates_of(vary: Iterable[str]) -> dict[str, dict[str, object]]:
+    """Turn key=a,b items into named candidates, the product of all.
+
+    >>> list(candidates_of(["scheduler.max_num_seqs=64,128"]))
+    ['max_num_seqs=64', 'max_num_seqs=128']
+    """
+    axes: list[list[tuple[str, str]]] = []
+    for item in vary:
+        key, equals, values = item.partition("=")
+        if not equals or not key or not values:
+            raise ConfigError(f"--vary {item[:80]!r}: write key=value,value")
+        axes.append([(key, value) for value in values.split(",")])
+    found: dict[str, dict[str, object]] = {}
+    for choice in itertools.product(*axes):
+        name = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in choice)
+        found[name] = {key: parse_value(value) for key, value in choice}
+    return found
+
+
+class _Shared:
+    """Machines and workloads that several candidates have in common, built once."""
+
+    def __init__(self) -> None:
+        self._machines: dict[str, Machine] = {}
+        self._workloads: dict[str, Workload] = {}
+
+    def machine(self, scenario: Scenario) -> Machine:
+        key = repr((scenario.model, scenario.hardware, scenario.kv, scenario.latency))
+        key += str(scenario.scheduler.async_scheduling)
+        if key not in self._machines:
+            self._machines[key] = build_machine(scenario)
+        return self._machines[key]
+
+    def workload(self, scenario: Scenario, max_model_len: int) -> Workload:
+        key = repr((scenario.workload, scenario.seed, max_model_len))
+        if key not in self._workloads:
+            self._workloads[key] = build_workload(scenario, max_model_len)
+        return self._workloads[key]
+
+
+def _apply(scenario: Scenario, candidate: Candidate, policies: Policies) -> tuple[Scenario, Policies]:
+    if isinstance(candidate, Mapping):
+        return scenario.with_(**{str(key): value for key, value in candidate.items()}), policies
+    name = getattr(candidate, "__name__", type(candidate).__name__)
+    if isinstance(candidate, type) and issubclass(candidate, Scheduler):
+        return scenario.with_(**{"scheduler.batching": name}), replace(policies, batching=candidate)
+    return scenario.with_(**{"scheduler.order": name}), replace(policies, order=candidate)
+
+
+def metric_of(run: Run, name: str) -> float | None:
+    """Return a number of the summary, vLLM's keys first, then ours; None if it does not exist."""
+    value = run.summary.get(name, run.own.get(name))
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _metrics(run: Run) -> Sequence[str]:
+    return [key for key in (*run.summary, *run.own) if metric_of(run, key) is not None]
+
+
+def lower_is_better(metric: str) -> bool:
+    """Say whether less of a metric is better: latencies, preemptions, failures."""
+    good = ("throughput", "goodput", "attainment", "completed", "hit", "output_tokens")
+    return not any(word in metric for word in good)
+
+
+def cell(key: str, value: float | str | None) -> str:
+    """Return a value of `COLUMNS` as text."""
+    if not isinstance(value, float):
+        return "n/a"
+    if key in ("attainment", "kv_usage_peak"):
+        return f"{100 * value:.1f}%"
+    return f"{value:,.0f}" if key == "num_preemptions" else f"{value:,.2f}"
+
+
+def _change(base: float | None, value: float | None) -> str:
+    if base is None or value is None or not base:
+        return "" if base == value else "n/a"
+    return f"{100 * (value / base - 1):+.1f}%"

@@ -1,0 +1,25 @@
+"""Continuous batching: admit and retire at every step, prompts whole (Orca, OSDI 2022, section 3.1).
+
+A step computes every decode and the prompts that fit into what is left of the token budget, uncut, so a long
+prompt makes a long step for everybody. The collect rule may hold admissions back while others run; an idle GPU
+never waits. Left out: Orca's reservation of max_tokens; memory is paged and sequences are preempted.
+"""
+
+from __future__ import annotations
+
+from simulator.batch import Batch
+from simulator.schedulers.base import Scheduler
+
+
+class Continuous(Scheduler):
+    """Every decode, and beside them whole prompts as they come."""
+
+    def schedule(self, now: float) -> Batch:
+        batch = self.open_batch(now)
+        if self.head_is_oversized():
+            self.admit(batch, whole=True)
+        if not batch:
+            self.take_decodes(batch)
+            if not batch.preempted and (not self.running or self.collected(now)):
+                self.admit(batch, whole=True)
+        return self.commit(batch)

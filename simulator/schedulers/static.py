@@ -1,0 +1,63 @@
+"""Static batching: fill a batch, run it until its slowest member ends, begin again.
+
+What a plain `model.generate` over a list of prompts does, with the collect rule of batching servers (start
+when so many wait or the oldest has waited so long). A finished row stays in the batch as padding and keeps its
+memory until all have ended; its client has the answer at its own last token. Prompts are computed whole,
+as many a step as the token budget takes. Left out: padding of prompts to the longest.
+"""
+
+from __future__ import annotations
+
+from simulator.batch import Batch
+from simulator.schedulers.base import Scheduler
+
+
+class Static(Scheduler):
+    """Collect a batch whose prompt + max_tokens fit, run it to its slowest member, then the next."""
+
+    keeps_finished = True
+
+    def schedule(self, now: float) -> Batch:
+        batch = self.open_batch(now)
+        if not self.running:
+            self._end_batch()
+            if self.collected(now):
+                self._fill()
+        if self.prefills:
+            self._take_prompts(batch)
+        else:
+            self.take_decodes(batch)
+            batch.add_padding([seq.num_computed + 1 for seq in self.padding] if batch else [])
+        return self.commit(batch)
+
+    def _end_batch(self) -> None:
+        for seq in self.padding:
+            self.kv.release(seq, seq.num_computed)
+        self.padding.clear()
+
+    def _fill(self) -> None:
+        """Seat sequences from the head of the queue while the memory they may come to need is there."""
+        reserved = 0
+        while len(self.running) < self.max_num_seqs:
+            seq = self.waiting.head()
+            if seq is None:
+                return
+            reserved += self.kv.blocks_for(seq.num_prompt + seq.limit)
+            if reserved > self.kv.pool.num_blocks and self.running:
+                return
+            hit = self.kv.lookup(seq)
+            admitted = self.kv.admit(seq, hit, 0, must_fit=0, watermark=False)
+            assert admitted, "taking cached blocks needs no room beyond them"
+            self.start(seq, hit.num_blocks * self.kv.block_size)
+
+    def _take_prompts(self, batch: Batch) -> None:
+        """Compute whole prompts while the budget lasts; one that exceeds it runs alone."""
+        for seq in list(self.prefills):
+            start = seq.num_computed
+            n = seq.num_tokens - start
+            if n > batch.budget and batch:
+                return
+            self.num_oversized += n > batch.budget
+            allocated = self.kv.allocate(seq, n)
+            assert allocated, "a batch starts only if its prompts and answers fit"
+            batch.add_chunk(seq, n, start, cached=start)

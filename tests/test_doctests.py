@@ -1,0 +1,30 @@
+"""The examples in docstrings hold."""
+
+from __future__ import annotations
+
+import doctest
+import pkgutil
+from importlib import import_module
+
+import pytest
+
+import calibration
+import simulator
+
+MODULES = [
+    each.name
+    for package in (simulator, calibration)
+    for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+]
+
+
+@pytest.mark.parametrize("name", ["simulator", "calibration", *MODULES])
+def test_examples_of(name: str) -> None:
+    found = doctest.testmod(import_module(name), optionflags=doctest.ELLIPSIS)
+    assert found.failed == 0
+
+
+def test_there_are_examples() -> None:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    examples = [test for name in MODULES for test in finder.find(import_module(name)) if test.examples]
+    assert len(examples) >= 5
