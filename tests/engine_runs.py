@@ -18,10 +18,10 @@ from simulator.engine.serve import Served, serve
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import Features
 from simulator.latency.linear import LinearModel
-from simulator.metrics.tables import RequestTable
+from simulator.metrics.tables import Ints, RequestTable
 from simulator.request import Request, Sequence
-from simulator.schedulers.chunked import Chunked
-from simulator.schedulers.orders import ORDERS
+from simulator.schedulers import BATCHING, Scheduler
+from simulator.schedulers.orders import ORDERS, priority
 from simulator.schedulers.preemption import last_admitted
 
 _KV = ("num_blocks", "block_size", "enable_prefix_caching", "watermark_blocks")
@@ -44,8 +44,8 @@ class CountingManager(BlockManager):
         return allocated
 
 
-class TokenObserver(Chunked):
-    """`Chunked` under watch: when each token of each request appears, who is there, when the engine rests.
+class TokenObserver(Scheduler):
+    """A policy under watch: when each token of each request appears, who is there, when the engine rests.
 
     It doubles as the latency model, so that it learns how long each step takes. `budgets` are token budgets
     that the steps take in turn: with a constant one, `Chunked` never leaves a running decode out.
@@ -94,10 +94,12 @@ class TokenObserver(Chunked):
         for seq in batch.preempted:
             self.preempted[seq.id] += 1
             self._computed[seq.id] = 0
-        self._rows = batch.rows(self.running)
+        chunks = {chunk.seq for chunk in batch.chunks}
+        rows = batch.rows(self.running)
+        self._rows = [row for row in rows if row[0] in chunks or batch.num_decodes > batch.num_padding]
         self._cached = {chunk.seq.id: chunk.cached for chunk in batch.chunks if chunk.cached is not None}
         self._step_start = now
-        assert sum(n for _, n in self._rows) == batch.num_tokens
+        assert sum(n for _, n in self._rows) + batch.num_padding == batch.num_tokens
         return batch
 
     def step_time(self, step: Features) -> float:
@@ -129,8 +131,14 @@ class TokenObserver(Chunked):
         return found
 
 
+OBSERVERS = {
+    name: type(f"Observed{policy.__name__}", (TokenObserver, policy), {}) for name, policy in BATCHING.items()
+}
+
+
 class Observed(NamedTuple):
     served: Served
+    log: DecisionLog
     table: RequestTable
     observer: TokenObserver
     kv: CountingManager
@@ -140,24 +148,35 @@ def observe(
     requests: list[Request],
     *,
     latency: LinearModel,
+    batching: str = "chunked",
     horizon: float | None = None,
     async_scheduling: bool = False,
     **settings: Any,
 ) -> Observed:
     """Serve requests under observation, with every invariant checked after every step."""
     kv = CountingManager(**{key: settings.pop(key) for key in _KV if key in settings})
-    observer = TokenObserver(kv, latency, requests, **settings)
+    observer = OBSERVERS[batching](kv, latency, requests, **settings)
+    log = DecisionLog()
     served = serve(
         requests,
-        len(requests),
         observer,
         observer,  # type: ignore[arg-type]  # of a latency model, the engine calls step_time alone
         async_scheduling=async_scheduling,
         horizon=horizon,
-        log=DecisionLog(),
+        observers=[log],
         check_invariants=True,
     )
-    return Observed(served, served.recorder.request_table(requests), observer, kv)
+    return Observed(served, log, served.recorder.request_table(requests), observer, kv)
+
+
+def recorded_gaps(run: Observed, rows: Ints | None = None) -> Counter[float]:
+    """Count the inter-token latencies that the recorder gives."""
+    values, weights = run.served.recorder.gaps(rows)
+    assert (weights > 0).all()
+    found: Counter[float] = Counter()
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        found[value] += weight
+    return found
 
 
 def scenarios(*, aborts: bool = True, horizons: bool = False) -> st.SearchStrategy[dict[str, Any]]:
@@ -175,6 +194,7 @@ def _scenarios(draw: st.DrawFn, aborts: bool, horizons: bool) -> dict[str, Any]:
         "num_blocks": max(1, draw(st.sampled_from([40, 32, 24, 64])) // block_size),
         "enable_prefix_caching": draw(st.booleans()),
         "watermark_blocks": draw(st.sampled_from([0, 0, 1])),
+        "batching": draw(st.sampled_from(["chunked", "chunked", *BATCHING])),
         "order": order,
         "victim": draw(st.sampled_from([None, last_admitted])),
         "max_num_seqs": max_num_seqs,
@@ -182,7 +202,9 @@ def _scenarios(draw: st.DrawFn, aborts: bool, horizons: bool) -> dict[str, Any]:
         "budgets": draw(st.none() | st.lists(st.integers(1, 8), min_size=2, max_size=4)),
         "max_model_len": draw(st.sampled_from([60, 30, 20])),
         "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 1, 2, 3, 5, 8])),
-        "scheduler_reserve_full_isl": draw(st.booleans()),
+        # with equal priorities and stamps the least important is the one that runs longest: two that are
+        # computed anew a token a step then take turns for ever, unless admission asks for their whole length
+        "scheduler_reserve_full_isl": order is priority or draw(st.booleans()),
         "async_scheduling": draw(st.booleans()),
         "latency": draw(st.sampled_from(LATENCIES)),
         "horizon": draw(st.none() | st.integers(1, 40).map(lambda n: n / 4)) if horizons else None,
@@ -191,7 +213,7 @@ def _scenarios(draw: st.DrawFn, aborts: bool, horizons: bool) -> dict[str, Any]:
     rows = draw(st.lists(_request(aborts), min_size=num_requests, max_size=num_requests))
     requests: list[Request] = []
     arrival = 0.0
-    for i, (gap, prompt, output, max_tokens, shared, tree, priority, timeout) in enumerate(rows):
+    for i, (gap, prompt, output, max_tokens, shared, tree, importance, timeout) in enumerate(rows):
         arrival += gap
         full = min(shared, prompt // block_size)
         requests.append(
@@ -202,7 +224,7 @@ def _scenarios(draw: st.DrawFn, aborts: bool, horizons: bool) -> dict[str, Any]:
                 num_output=output,
                 max_tokens=max_tokens,
                 block_hashes=((tree, tree + full),) if full else (),
-                priority=priority,
+                priority=importance,
                 timeout=timeout,
             )
         )

@@ -90,7 +90,7 @@ def test_kv_01_a_timeout_at_the_moment_of_the_last_token_is_counted_once() -> No
     """Four steps of 0.25 s and a timeout of 1 s fall on the same stamp, exactly."""
     requests = [Request("A", 0.0, 16, 4, 4, timeout=1.0), Request("B", 0.0, 16, 9, 9)]
     scheduler = Chunked(BlockManager(4, 16))
-    recorder = serve(requests, 2, scheduler, LinearModel(0.25), check_invariants=True).recorder
+    recorder = serve(requests, scheduler, LinearModel(0.25), check_invariants=True).recorder
     assert recorder.finished_at[0] == 1.0
     assert (recorder.num_done, scheduler.kv.num_free) == (2, 4)
 
@@ -155,7 +155,7 @@ def test_kv_06_a_fully_cached_prompt_still_computes_its_last_block() -> None:
 
 def test_kv_06_a_fully_cached_prompt_takes_time_until_its_first_token() -> None:
     requests = [Request(f"r{i}", float(i), 32, 1, 1, block_hashes=((0, 2),)) for i in range(2)]
-    recorder = serve(requests, 2, Chunked(BlockManager(10, 16)), LinearModel(0.25)).recorder
+    recorder = serve(requests, Chunked(BlockManager(10, 16)), LinearModel(0.25)).recorder
     assert list(recorder.num_cached) == [0, 16]
     assert list(recorder.first_token_at) == [0.25, 1.25]
 
@@ -275,7 +275,7 @@ def test_kv_10_timeouts_leave_no_block_behind(async_scheduling: bool) -> None:
     requests[5] = Request("too long", 0.5, 5000, 1, 1)
     scheduler = Chunked(BlockManager(20, 16), max_num_seqs=8, max_num_batched_tokens=64)
     recorder = serve(
-        requests, 40, scheduler, LinearModel(0.02), async_scheduling=async_scheduling, check_invariants=True
+        requests, scheduler, LinearModel(0.02), async_scheduling=async_scheduling, check_invariants=True
     ).recorder
     counts = [list(recorder.status).count(status) for status in (COMPLETED, ABORTED, REJECTED)]
     assert sum(counts) == 40

@@ -114,11 +114,10 @@ def decisions(
     log = DecisionLog()
     served = serve(
         requests,
-        len(requests),
         scheduler,
         CLOCK,
         async_scheduling=setting.async_scheduling,
-        log=log,
+        observers=[log],
         check_invariants=True,
     )
     return log.lines, served.recorder.step_table(), scheduler

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_runs import observe
+from engine_runs import observe, recorded_gaps
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_run import step_table
@@ -125,9 +125,8 @@ def test_me_07_an_abort_after_some_tokens_takes_its_gaps_along() -> None:
     requests = [Request("A", 0.0, 4, 9, 9, timeout=3.5), Request("B", 0.5, 4, 3, 3)]
     run = observe(requests, latency=LinearModel(constant=1.0), num_blocks=99, enable_prefix_caching=False)
     assert run.table.num_output.tolist() == [4, 3]
-    values, weights = run.served.recorder.gaps()
-    assert (values.tolist(), weights.tolist()) == ([1.0, 1.0], [1, 1])
-    summary = summarize(run.table, run.served.recorder.step_table(), (values, weights))
+    assert recorded_gaps(run) == {1.0: 2}
+    summary = summarize(run.table, run.served.recorder.step_table(), run.served.recorder.gaps())
     assert (summary["total_input_tokens"], summary["total_output_tokens"]) == (4, 3)
     assert summary["mean_ttft_ms"] == 1500.0
 
@@ -168,10 +167,9 @@ def test_me_09_gaps_can_be_had_of_the_requests_that_count() -> None:
     """Two requests in step; of the second alone, every gap occurs half as often."""
     requests = [Request("A", 0.0, 4, 9, 9), Request("B", 0.0, 4, 5, 5)]
     run = observe(requests, latency=LinearModel(constant=0.5), num_blocks=99, enable_prefix_caching=False)
-    recorder = run.served.recorder
-    assert recorder.gaps()[1].tolist() == [2] * 4 + [1] * 4
-    assert recorder.gaps(np.array([1]))[1].tolist() == [1] * 4
-    assert recorder.gaps(np.array([], dtype=np.int64))[1].sum() == 0
+    assert recorded_gaps(run) == {0.5: 12}
+    assert recorded_gaps(run, np.array([1])) == {0.5: 4}
+    assert recorded_gaps(run, np.array([], dtype=np.int64)) == {}
 
 
 def test_a_warm_up_longer_than_the_run_leaves_nothing_and_no_error() -> None:

@@ -47,7 +47,7 @@ def waits(exponential: bool, n: int, seed: int) -> Floats:
         max_model_len=1_000_000,
     )
     latency = LinearModel(constant=0.0, per_token=SERVICE / MEAN_PROMPT)
-    table = serve(requests, n, scheduler, latency).recorder.request_table(requests)
+    table = serve(requests, scheduler, latency).recorder.request_table(requests)
     return table.scheduled - table.arrival
 
 

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
-from engine_runs import Observed, observe, scenarios
+from engine_runs import Observed, observe, recorded_gaps, scenarios
 from hypothesis import HealthCheck, given, settings
 
 from simulator.metrics.tables import COMPLETED, UNFINISHED
 
 adversarial = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-def recorded_gaps(run: Observed) -> Counter[float]:
-    values, weights = run.served.recorder.gaps()
-    assert (weights > 0).all()
-    found: Counter[float] = Counter()
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        found[value] += weight
-    return found
 
 
 def tokens_until(run: Observed, i: int, horizon: float | None) -> list[float]:

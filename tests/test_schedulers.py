@@ -21,14 +21,14 @@ def test_sc_01_a_prompt_larger_than_the_pool_is_rejected_and_blocks_nobody() -> 
     scheduler = Chunked(BlockManager(100, 16), max_model_len=4096)
     assert why_rejected(requests[0], scheduler) == "needs more KV blocks than there are"
     assert why_rejected(requests[1], scheduler) is None
-    recorder = serve(requests, 2, scheduler, CLOCK, check_invariants=True).recorder
+    recorder = serve(requests, scheduler, CLOCK, check_invariants=True).recorder
     assert list(recorder.status) == [REJECTED, COMPLETED]
     assert list(recorder.num_output) == [0, 10]
 
 
 def test_sc_01_a_run_of_nothing_but_oversized_prompts_ends() -> None:
     requests = [Request(f"R{i}", float(i), 2000, 10, 10) for i in range(3)]
-    recorder = serve(requests, 3, Chunked(BlockManager(100, 16)), CLOCK).recorder
+    recorder = serve(requests, Chunked(BlockManager(100, 16)), CLOCK).recorder
     assert list(recorder.status) == [REJECTED] * 3
 
 
@@ -36,7 +36,7 @@ def test_sc_01_the_largest_request_that_fits_the_pool_completes() -> None:
     scheduler = Chunked(BlockManager(100, 16), max_model_len=4096)
     largest = Request("R0", 0.0, 1500, 101, 101)  # 1,600 rows: the last token needs none
     assert why_rejected(Request("R1", 0.0, 1500, 102, 102), scheduler) is not None
-    recorder = serve([largest], 1, scheduler, CLOCK, check_invariants=True).recorder
+    recorder = serve([largest], scheduler, CLOCK, check_invariants=True).recorder
     assert list(recorder.num_output) == [101]
 
 
@@ -78,7 +78,7 @@ def test_sc_04_nothing_outgrows_max_model_len() -> None:
         Request("edge", 0.0, 1020, 100, 100),
     ]
     scheduler = Chunked(BlockManager(1000, 16), max_model_len=1024)
-    recorder = serve(requests, 3, scheduler, CLOCK, check_invariants=True).recorder
+    recorder = serve(requests, scheduler, CLOCK, check_invariants=True).recorder
     assert list(recorder.status) == [REJECTED, COMPLETED, COMPLETED]
     assert list(recorder.num_output) == [0, 5, 4]
     assert recorder.reason == {0: "prompt >= max_model_len", 2: "length"}

@@ -104,6 +104,6 @@ def test_drawn_sessions_have_the_figures_of_the_recorded_ones_cut_at_the_context
         assert ours.mean() == pytest.approx(recorded.mean(), rel=rel)
 
     close(np.bincount(d.session), np.unique(number[kept], return_counts=True)[1], 0.08, [25, 50, 75, 90, 99])
-    close(d.num_prompt, w.num_prompt[kept], 0.04, [10, 25, 50, 75, 90, 99])
+    close(d.num_prompt, w.num_prompt[kept], 0.05, [10, 25, 50, 75, 90, 99])
     close(d.num_output, w.num_output[kept], 0.05, [10, 25, 50, 75, 90, 99])
     close(np.minimum(d.think[d.turn > 0], 60), np.minimum(w.think[waits], 60), 0.13, [10, 25, 50, 75, 90])

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from simulator.config.policies import Policy, PolicyFile, find_policy, policy_files
-from simulator.config.scenario import Scenario
+from simulator.config.scenario import Scenario, SchedulerSection, SessionsSection, WorkloadSection
+from simulator.engine.clients import ClientPlan
 from simulator.errors import ConfigError, suggest
 from simulator.kv.block_manager import BlockManager
 from simulator.kv.size import KvSize, kv_size
@@ -20,17 +21,17 @@ from simulator.latency.base import LatencyModel
 from simulator.latency.estimate import estimate
 from simulator.latency.linear import LinearModel
 from simulator.latency.profile_file import best_profile, load_profile
-from simulator.schedulers import BATCHING, Scheduler
+from simulator.schedulers import BATCHING, COLLECT_PRESETS, Scheduler
 from simulator.schedulers.orders import ORDERS, Order
 from simulator.schedulers.preemption import VICTIMS, Victim
 from simulator.specs import Hardware, Model, get_hardware, get_model
 from simulator.workload.arrivals import ARRIVALS
-from simulator.workload.generate import generate
+from simulator.workload.generate import draw_arrivals, generate
 from simulator.workload.traces import read_trace
 from simulator.workload.traces.rows import MAX_SPAN
 from simulator.workload.workload import Workload
 
-_SPREAD_STREAM = 2  # of the seed; generate() uses 0 and 1
+_STREAMS = {"spread": 2, "pre_delay": 3, "cancel": 4}  # of the seed; generate() uses 0 and 1
 
 
 @dataclass(frozen=True)
@@ -148,20 +149,56 @@ def build_workload(scenario: Scenario, max_model_len: int) -> Workload:
         )
     else:
         workload = generate(section.arrivals, section.lengths, section.num_requests, seed=scenario.seed)
+    workload = _with_sessions(workload, section, scenario.seed)
     if section.start_s or section.duration_s or section.limit:
         workload = workload.window(section.start_s, section.duration_s, section.limit)
     if section.rate_scale != 1.0:
         workload = workload.scaled(section.rate_scale)
     if section.spread_ms:
-        stream = np.random.SeedSequence(scenario.seed, spawn_key=(_SPREAD_STREAM,))
-        workload = workload.spread(section.spread_ms, np.random.default_rng(stream))
+        workload = workload.spread(section.spread_ms, _stream(scenario.seed, "spread"))
     if len(workload) and workload.arrival[-1] > MAX_SPAN:
         raise ConfigError(
             f"workload: the last request arrives after {workload.arrival[-1]:.3g} s; ten years is the limit"
         )
     if section.timeout_s is not None:
         workload = replace(workload, timeout=np.full(len(workload), section.timeout_s))
+    if section.pre_delay_s is not None:
+        workload = workload.with_pre_delay(section.pre_delay_s, _stream(scenario.seed, "pre_delay"))
+    if section.cancel is not None:
+        cancel = section.cancel
+        workload = workload.with_cancel(cancel.fraction, cancel.after_s, _stream(scenario.seed, "cancel"))
     return workload.with_max_tokens(section.max_tokens, max_model_len)
+
+
+def _with_sessions(workload: Workload, section: WorkloadSection, seed: int) -> Workload:
+    """Replay sessions as the scenario says; a trace's sessions begin by the arrival process, if one is given."""
+    if workload.follows is None:
+        return workload
+    if section.trace is not None and section.arrivals != WorkloadSection().arrivals:
+        starts = draw_arrivals(section.arrivals, workload.num_sessions, seed)
+        workload = workload.with_session_starts(starts)
+    sessions = section.sessions or SessionsSection()
+    return workload.replayed(sessions.replay, sessions.think_cap_s, sessions.time_scale)
+
+
+def _stream(seed: int, component: str) -> np.random.Generator:
+    """Return a component's own random stream."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_STREAMS[component],)))
+
+
+def client_plan(scenario: Scenario, workload: Workload) -> ClientPlan:
+    """Return how the workload's clients behave."""
+    limit, pause = workload.closed_loop or (None, 0.0)
+    return ClientPlan(
+        follows=workload.follows,
+        think=workload.think,
+        pre_delay=workload.pre_delay,
+        cancel_after=workload.cancel_after,
+        max_concurrency=limit
+        if scenario.workload.max_concurrency is None
+        else scenario.workload.max_concurrency,
+        pause=pause,
+    )
 
 
 def with_rate(scenario: Scenario, rate: float) -> Scenario:
@@ -201,6 +238,7 @@ def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) ->
         enable_prefix_caching=scenario.kv.enable_prefix_caching,
         watermark_blocks=int(keys.watermark * size.num_gpu_blocks),
     )
+    min_batch, max_wait_ms = _collect_rule(keys)
     return batching(
         kv,
         order=order,
@@ -210,4 +248,19 @@ def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) ->
         max_model_len=machine.max_model_len,
         long_prefill_token_threshold=keys.long_prefill_token_threshold,
         scheduler_reserve_full_isl=keys.scheduler_reserve_full_isl,
+        min_batch=min_batch,
+        max_wait=max_wait_ms / 1e3,
     )
+
+
+def _collect_rule(keys: SchedulerSection) -> tuple[int, float]:
+    """Return min_batch and max_wait_ms, of a preset or as given; ConfigError where no policy would heed them."""
+    if isinstance(keys.min_batch, str):
+        rule = COLLECT_PRESETS[keys.min_batch]
+    else:
+        rule = (keys.min_batch, keys.max_wait_ms)
+    if rule != (1, 0) and keys.batching in ("chunked", "prefill_first"):
+        raise ConfigError(
+            f"scheduler.min_batch, max_wait_ms: {keys.batching} starts what it can and never waits"
+        )
+    return rule

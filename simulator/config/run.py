@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 
@@ -16,11 +17,14 @@ from simulator.config.build import (
     build_machine,
     build_scheduler,
     build_workload,
+    client_plan,
 )
 from simulator.config.policies import blaming
 from simulator.config.scenario import Scenario
+from simulator.engine.clients import Progress
 from simulator.engine.decisions import DecisionLog
-from simulator.engine.serve import Progress, Served, serve
+from simulator.engine.replica import Observer
+from simulator.engine.serve import Served, serve
 from simulator.latency.base import LatencyModel, StepFeatures
 from simulator.metrics.summary import counts, latencies, meets_slo, summarize
 from simulator.metrics.tables import ABORTED, REJECTED, Floats, Ints, RequestTable, StepTable
@@ -57,6 +61,7 @@ def run_scenario(
     workload: Workload | None = None,
     latency: LatencyModel | None = None,
     decisions: bool = False,
+    observers: Sequence[Observer] = (),
     progress: Progress | None = None,
     check_invariants: bool = False,
 ) -> Run:
@@ -71,21 +76,23 @@ def run_scenario(
     workload = build_workload(scenario, machine.max_model_len) if workload is None else workload
     if scenario.kv.enable_prefix_caching:
         workload = workload.with_blocks(scenario.kv.block_size)
+    log = DecisionLog() if decisions else None
     with blaming(policies.files):
         served = serve(
             workload.requests,
-            len(workload),
             scheduler,
             latency or machine.latency,
+            plan=client_plan(scenario, workload),
             async_scheduling=scenario.scheduler.async_scheduling,
             horizon=scenario.run.horizon_s,
-            log=DecisionLog() if decisions else None,
+            observers=[*observers, *([log] if log else [])],
             progress=progress,
             check_invariants=check_invariants,
         )
     requests = served.recorder.request_table(workload.requests)
     steps = served.recorder.step_table()
-    gaps = served.recorder.gaps()
+    kept = latencies(requests, scenario.run.warmup).rows
+    gaps = served.recorder.gaps(kept)
     summary = _header(scenario, workload) | summarize(
         requests,
         steps,
@@ -95,7 +102,7 @@ def run_scenario(
         ranks=scenario.run.percentiles,
         method=scenario.run.percentile_method,
     )
-    run = Run(scenario, machine, workload, requests, steps, gaps, summary, served.log, policies)
+    run = Run(scenario, machine, workload, requests, steps, gaps, summary, log, policies)
     summary["servetwin"] = _own(run, served)
     return run
 
@@ -114,7 +121,7 @@ def _header(scenario: Scenario, workload: Workload) -> dict[str, object]:
         "num_prompts": len(workload),
         "request_rate": rate,
         "burstiness": arrivals.get("burstiness", 1.0 if arrivals.get("kind") == "poisson" else None),
-        "max_concurrency": None,
+        "max_concurrency": scenario.workload.max_concurrency,
     }
 
 

@@ -65,10 +65,13 @@ class KvSection(Section):
 
 
 class SchedulerSection(Section):
-    batching: str = Field("chunked", description="table entry | file.py:Class")
+    batching: str = Field(
+        "chunked", description="static | continuous | prefill_first | chunked | file.py:Class"
+    )
     order: str = Field("fcfs", description="fcfs | priority | file.py:function")
     victim: str | None = Field(
-        None, description="last_admitted | least_important | file.py:function; null = vLLM's for the order"
+        None,
+        description="last_admitted | first_admitted | least_important | file.py:function; null = vLLM's for the order",
     )
     max_num_seqs: Count = 256
     max_num_batched_tokens: Count = 2048
@@ -76,6 +79,10 @@ class SchedulerSection(Section):
     scheduler_reserve_full_isl: bool = Field(True, description="admit only if the whole prompt fits now")
     watermark: Fraction = Field(0.0, description="share of blocks kept free")
     async_scheduling: bool = Field(False, description="vLLM's default is true: host time overlaps the GPU")
+    min_batch: Count | Literal["realtime", "offline"] = Field(
+        1, description="start when so many wait; static: realtime = 4 / 50 ms, offline = 16 / 200 ms"
+    )
+    max_wait_ms: NonNegative = Field(0, description="or when the oldest has waited so long")
 
     @model_validator(mode="after")
     def _budget_covers_seats(self) -> SchedulerSection:
@@ -85,6 +92,19 @@ class SchedulerSection(Section):
                 f"max_num_seqs ({self.max_num_seqs})"
             )
         return self
+
+
+class SessionsSection(Section):
+    replay: Literal["think", "timestamp", "scaled"] = Field(
+        "think", description="next turn at completion + think time | as recorded | recorded times scaled"
+    )
+    think_cap_s: Positive | None = 60
+    time_scale: Positive = Field(1.0, description="scaled: factor on the recorded server times")
+
+
+class CancelSection(Section):
+    fraction: Annotated[float, Field(ge=0, le=1)]
+    after_s: NonNegative
 
 
 class LatencySection(Section):
@@ -113,11 +133,19 @@ class WorkloadSection(Section):
     spread_ms: NonNegative = Field(0, description="spread coarse time stamps; Mooncake: 3000")
     arrivals: dict[str, Any] = {"kind": "profile", "name": "azure-conv"}
     lengths: dict[str, Any] = {"kind": "table", "name": "azure-conv"}
+    max_concurrency: Count | None = Field(None, description="the client keeps at most so many under way")
     max_tokens: Count | None = Field(
         None, description="what the client asks for; null = the trace's column, else 2048"
     )
     num_requests: Count = 2000
+    sessions: SessionsSection | None = Field(
+        None, description="{replay: think, think_cap_s: 60}; null = that, where the load has sessions"
+    )
     timeout_s: Positive | None = None
+    pre_delay_s: NonNegative | dict[str, Any] | None = Field(
+        None, description="{lognormal: {mean: 0.2, sigma: 0.5}}: before the server, in E2E and not in TTFT"
+    )
+    cancel: CancelSection | None = Field(None, description="{fraction: 0.05, after_s: 10}")
 
     @field_validator("arrivals", "lengths")
     @classmethod

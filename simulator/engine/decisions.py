@@ -37,7 +37,9 @@ class DecisionLog:
         self.lines: list[Decision] = []
 
     def decided(self, batch: Batch, scheduler: Scheduler, now: float) -> None:
-        """Note a step as `schedule` left it."""
+        """Note a step as `schedule` left it; a call that decided nothing is no step."""
+        if not batch and not batch.preempted:
+            return
         self.lines.append(
             Decision(
                 step=len(self.lines),
@@ -53,7 +55,7 @@ class DecisionLog:
             )
         )
 
-    def finished(self, sequences: Iterable[Sequence]) -> None:
+    def finished(self, sequences: Iterable[Sequence], now: float) -> None:
         """Note what the step decided last, or an abort after it, ended."""
         if self.lines:
             self.lines[-1]["finished"].extend(seq.id for seq in sequences)

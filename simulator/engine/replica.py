@@ -10,18 +10,29 @@ is decided before the last one's results are in (rule 8.4), so a sequence is see
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
+from collections.abc import Sequence as Many
+from typing import Protocol
 
 import simpy
 
 from simulator.batch import Batch, StepResult
-from simulator.engine.decisions import DecisionLog
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.metrics.recorder import Recorder
 from simulator.request import Sequence
 from simulator.schedulers.base import Scheduler
 
 Wait = Generator[simpy.events.Event, None, None]
+
+
+class Observer(Protocol):
+    """Watches the loop: the decision log, a request's story. Observers change nothing."""
+
+    def decided(self, batch: Batch, scheduler: Scheduler, now: float) -> None:
+        """A step was decided; the scheduler is as `schedule` left it."""
+
+    def finished(self, sequences: Iterable[Sequence], now: float) -> None:
+        """Sequences ended: completed, or given up by their clients."""
 
 
 class Replica:
@@ -35,7 +46,7 @@ class Replica:
         recorder: Recorder,
         *,
         async_scheduling: bool = False,
-        log: DecisionLog | None = None,
+        observers: Many[Observer] = (),
         check_invariants: bool = False,
     ) -> None:
         self.env = env
@@ -43,9 +54,10 @@ class Replica:
         self.executor = executor
         self.recorder = recorder
         self.async_scheduling = async_scheduling
-        self.log = log
+        self.observers = observers
+        self.on_done: Callable[[int], None] | None = None  # told the index of each request that is over
         self.check_invariants = check_invariants  # after every step: for tests, at a cost per sequence
-        self._aborts: dict[Sequence, float] = {}  # sequences whose client has gone, and when
+        self._aborts: dict[Sequence, tuple[float, str]] = {}  # whose client has gone: when and why
         self._pending: tuple[Batch, StepResult] | None = None  # executed, but not yet learnt from
         self._wake: simpy.Event | None = None
         env.process(self._run())
@@ -55,10 +67,10 @@ class Replica:
         self.scheduler.add(seq, self.env.now)
         self._rouse()
 
-    def abort(self, seq: Sequence) -> None:
+    def abort(self, seq: Sequence, reason: str = "timeout") -> None:
         """Note that a sequence's client has gone; its blocks are freed at the next step boundary."""
         if seq.state != "finished" and seq not in self._aborts:
-            self._aborts[seq] = self.env.now
+            self._aborts[seq] = self.env.now, reason
             self._rouse()
 
     def close(self) -> None:
@@ -75,8 +87,9 @@ class Replica:
             has_news = self._learn() or bool(batch.preempted)
             if batch or batch.preempted:
                 self.recorder.scheduled(batch, self.scheduler, now)
-                if self.log is not None:
-                    self.log.decided(batch, self.scheduler, now)
+            if self.observers:
+                for observer in self.observers:
+                    observer.decided(batch, self.scheduler, now)
             if self.check_invariants:
                 self.scheduler.check()
             if batch:
@@ -94,27 +107,38 @@ class Replica:
             return False
         (batch, result), self._pending = self._pending, None
         finished = self.scheduler.update(batch, result, self.env.now)
-        if self.log is not None:
-            self.log.finished(finished)
+        now = self.env.now
+        for observer in self.observers:
+            observer.finished([seq for seq in finished if seq not in self._aborts], now)
         for seq in finished:
             if seq not in self._aborts:
-                self.recorder.finished(seq, self.env.now, self.executor.forget(seq))
+                self.recorder.finished(seq, now, self.executor.forget(seq))
+                self._tell(seq)
         return True
 
+    def _tell(self, seq: Sequence) -> None:
+        if self.on_done is not None:
+            self.on_done(seq.index)
+
     def _apply_aborts(self) -> None:
-        for seq, when in self._aborts.items():
-            if self.log is not None and seq.state != "finished":
-                self.log.finished([seq])
+        for seq, (when, reason) in self._aborts.items():
+            for observer in self.observers:
+                observer.finished([seq], when)
             self.scheduler.remove(seq)
-            self.recorder.aborted(seq, when)
+            self.recorder.aborted(seq, when, reason)
             self.executor.forget(seq)
+            self._tell(seq)
         self._aborts.clear()
 
     def _idle(self) -> Wait:
         """Wait for an arrival, an abort, or the moment that the policy asked for."""
         wake_at = self.scheduler.wake_at
+        if wake_at is not None and wake_at <= self.env.now:
+            raise ValueError(
+                f"a policy that schedules nothing at {self.env.now} asked to be woken at {wake_at}"
+            )
         self._wake = self.env.event()
-        timeout = [] if wake_at is None else [self.env.timeout(max(0.0, wake_at - self.env.now))]
+        timeout = [] if wake_at is None else [self.env.timeout(wake_at - self.env.now)]
         yield self.env.any_of([self._wake, *timeout])
         self._wake = None
 

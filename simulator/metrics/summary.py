@@ -39,9 +39,10 @@ def latencies(requests: RequestTable, warmup: WarmUp = "none") -> Latencies:
     kept = done[dropped:]
     end = float(requests.finish[kept[-1]]) if len(kept) else start
     ttft = requests.first_token[kept] - requests.arrival[kept]
-    e2el = requests.finish[kept] - requests.arrival[kept]
+    e2el = requests.finish[kept] - requests.arrival[kept] + requests.pre_delay[kept]
     gaps = requests.num_output[kept] - 1
-    tpot = np.where(gaps > 0, (e2el - ttft) / np.maximum(gaps, 1), np.nan)
+    decoding = requests.finish[kept] - requests.first_token[kept]
+    tpot = np.where(gaps > 0, decoding / np.maximum(gaps, 1), np.nan)
     return Latencies(kept, ttft, e2el, tpot, (start, end))
 
 

@@ -6,7 +6,7 @@ step clock. Times in seconds from the run's start, NaN where something never hap
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ STATUS = ("completed", "rejected", "aborted", "unfinished")
 
 @dataclass(slots=True)
 class RequestTable:
-    """One row per injected request, in order of arrival."""
+    """One row per request that reached the server, in order of arrival there."""
 
     id: list[str]
     arrival: Floats
@@ -35,6 +35,15 @@ class RequestTable:
     num_preemptions: Ints
     priority: Ints
     tenant: list[str]
+    client_queue: Floats = field(
+        default_factory=lambda: np.zeros(0)
+    )  # waited at the client before it was sent
+    pre_delay: Floats = field(default_factory=lambda: np.zeros(0))  # passed between the client and the server
+
+    def __post_init__(self) -> None:
+        for name in ("client_queue", "pre_delay"):
+            if not len(getattr(self, name)):
+                setattr(self, name, np.zeros(len(self)))
 
     def __len__(self) -> int:
         return len(self.arrival)

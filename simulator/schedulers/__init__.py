@@ -4,9 +4,9 @@ from simulator.schedulers.base import Scheduler
 from simulator.schedulers.chunked import Chunked
 from simulator.schedulers.continuous import Continuous
 from simulator.schedulers.prefill_first import PrefillFirst
-from simulator.schedulers.static import Static
+from simulator.schedulers.static import COLLECT_PRESETS, Static
 
-__all__ = ["BATCHING", "Chunked", "Continuous", "PrefillFirst", "Scheduler", "Static"]
+__all__ = ["BATCHING", "COLLECT_PRESETS", "Chunked", "Continuous", "PrefillFirst", "Scheduler", "Static"]
 
 BATCHING: dict[str, type[Scheduler]] = {
     "static": Static,

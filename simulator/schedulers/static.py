@@ -11,6 +11,9 @@ from __future__ import annotations
 from simulator.batch import Batch
 from simulator.schedulers.base import Scheduler
 
+COLLECT_PRESETS = {"realtime": (4, 50.0), "offline": (16, 200.0)}
+"""Collect rules by name: min_batch, max_wait_ms."""
+
 
 class Static(Scheduler):
     """Collect a batch whose prompt + max_tokens fit, run it to its slowest member, then the next."""

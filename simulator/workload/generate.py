@@ -16,7 +16,7 @@ from simulator.errors import ConfigError, suggest
 from simulator.workload.arrivals import ARRIVALS
 from simulator.workload.lengths import LENGTHS
 from simulator.workload.sessions import SESSIONS
-from simulator.workload.workload import Workload
+from simulator.workload.workload import Floats, Workload
 
 T = TypeVar("T")
 
@@ -53,6 +53,12 @@ def generate(
     arrival = _draw(ARRIVALS, arrivals, "workload.arrivals", times, num_requests)
     num_prompt, num_output = _draw(LENGTHS, lengths, "workload.lengths", tokens, arrival)
     return Workload(arrival, num_prompt, num_output, source=source, closed_loop=_closed_loop(arrivals))
+
+
+def draw_arrivals(arrivals: Mapping[str, object], n: int, seed: int) -> Floats:
+    """Draw n times from an arrival process, from the stream that `generate` uses for arrivals."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
+    return _draw(ARRIVALS, arrivals, "workload.arrivals", rng, n)
 
 
 def _closed_loop(arrivals: Mapping[str, object]) -> tuple[int, float] | None:

@@ -1,0 +1,145 @@
+"""The world outside the server: clients that send, wait, think and give up.
+
+Open loop: requests arrive at their times. Causal: a request that follows others arrives when the last of them
+is done and its client has thought. Closed loop, and vLLM's `max_concurrency` on top of an open loop: a request
+waits at the client until fewer than that many are under way. A request that is refused or given up is done
+for those that follow it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from simulator.engine.admission import make_sequence, why_rejected
+from simulator.engine.replica import Replica
+from simulator.kv.prefix import PrivateIds
+from simulator.request import Request
+
+Progress = Callable[[int, int], None]
+"""Called with (requests done, requests in all) now and then."""
+Wait = Generator[simpy.events.Event, None, None]
+
+
+@dataclass(frozen=True)
+class ClientPlan:
+    """How clients behave beyond sending at the requests' arrivals. Seconds; one entry a request.
+
+    `follows` are pairs (predecessor, request): the request arrives `think` after its last predecessor is done.
+    `pre_delay` passes between the client and the server. `cancel_after` (NaN: never) is when it gives up.
+    """
+
+    follows: NDArray[np.int64] | None = None
+    think: NDArray[np.float64] | None = None
+    pre_delay: NDArray[np.float64] | None = None
+    cancel_after: NDArray[np.float64] | None = None
+    max_concurrency: int | None = None
+    pause: float = 0.0  # what a client of a closed loop waits after an answer before it sends again
+
+
+OPEN_LOOP = ClientPlan()
+
+
+class Clients:
+    """Send requests to a replica and react to what becomes of them."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        replica: Replica,
+        requests: Sequence[Request],
+        plan: ClientPlan = OPEN_LOOP,
+        progress: Progress | None = None,
+    ) -> None:
+        self.env = env
+        self.replica = replica
+        self.plan = plan
+        self._requests = requests
+        self._progress = progress
+        self._private = PrivateIds()
+        self._free = math.inf if plan.max_concurrency is None else plan.max_concurrency
+        self._held: deque[tuple[int, float]] = deque()  # wait at the client: (request, since when)
+        self._missing: dict[int, int] = {}  # request -> predecessors that are not done
+        self._followers: dict[int, list[int]] = {}
+        for before, after in [] if plan.follows is None else plan.follows.tolist():
+            self._missing[after] = self._missing.get(after, 0) + 1
+            self._followers.setdefault(before, []).append(after)
+        replica.on_done = self._done
+        env.process(self._open_loop())
+
+    def _open_loop(self) -> Wait:
+        for index, request in enumerate(self._requests):
+            if index not in self._missing:
+                yield from _wait_until(self.env, request.arrival)
+                self._want(index)
+
+    def _want(self, index: int) -> None:
+        """A client wants to send; it may have to wait until fewer requests are under way."""
+        if self._free > 0:
+            self._free -= 1
+            self._send(index, self.env.now)
+        else:
+            self._held.append((index, self.env.now))
+
+    def _send(self, index: int, wanted: float) -> None:
+        delay = 0.0 if self.plan.pre_delay is None else float(self.plan.pre_delay[index])
+        self.replica.recorder.sent(index, self.env.now - wanted, delay)
+        if delay > 0:
+            self._after(delay, lambda: self._arrive(index))
+        else:
+            self._arrive(index)
+
+    def _arrive(self, index: int) -> None:
+        replica, request = self.replica, self._requests[index]
+        now = self.env.now
+        replica.recorder.arrived(index, now)
+        reason = why_rejected(request, replica.scheduler)
+        if reason is not None:
+            replica.recorder.rejected(index, now, reason)
+            self._done(index)
+            return
+        seq = make_sequence(index, request, replica.scheduler, self._private, now)
+        replica.executor.tell(seq, request.num_output)
+        replica.submit(seq)
+        if request.timeout is not None:
+            self._after(request.timeout, lambda: replica.abort(seq, "timeout"))
+        patience = math.nan if self.plan.cancel_after is None else float(self.plan.cancel_after[index])
+        if not math.isnan(patience):
+            self._after(patience, lambda: replica.abort(seq, "cancelled"))
+
+    def _done(self, index: int) -> None:
+        """A request is over, one way or another: free its place and let its followers think."""
+        if self._free is not math.inf:
+            self._after(self.plan.pause, self._free_place)
+        for follower in self._followers.pop(index, ()):
+            self._missing[follower] -= 1
+            if not self._missing[follower]:
+                pause = 0.0 if self.plan.think is None else float(self.plan.think[follower])
+                self._after(pause, lambda follower=follower: self._want(follower))
+        done, total = self.replica.recorder.num_done, len(self._requests)
+        if self._progress is not None and done % max(1, total // 200) == 0:
+            self._progress(done, total)
+
+    def _free_place(self) -> None:
+        self._free += 1
+        if self._held:
+            self._free -= 1
+            self._send(*self._held.popleft())
+
+    def _after(self, seconds: float, act: Callable[[], None]) -> None:
+        callbacks = self.env.timeout(seconds).callbacks
+        assert callbacks is not None, "a new timeout has not been processed"
+        callbacks.append(lambda _: act())
+
+
+def _wait_until(env: simpy.Environment, moment: float) -> Wait:
+    """Let time pass until exactly `moment`: now + (moment - now) may miss it by a rounding."""
+    while env.now < moment:
+        delay = moment - env.now
+        yield env.timeout(delay if env.now + delay <= moment else math.nextafter(delay, 0.0))
