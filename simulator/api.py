@@ -18,8 +18,13 @@ from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
 from simulator.engine.decisions import Decision
 from simulator.errors import ConfigError, InputError, SimulatorError, suggest
+from simulator.experiments.compare import Candidate
+from simulator.experiments.compare import Comparison as _Comparison
+from simulator.experiments.compare import compare as _compare
 from simulator.experiments.diff import Diff
 from simulator.experiments.diff import diff as _diff
+from simulator.experiments.explain import Explanation
+from simulator.experiments.explain import explain as _explain
 from simulator.experiments.judge import judge
 from simulator.experiments.progress import ProgressBar
 from simulator.experiments.run_folder import SavedRun, save_run, write_run_report
@@ -47,6 +52,7 @@ __all__ = [
     "VICTIMS",
     "Batch",
     "Chunk",
+    "Comparison",
     "ConfigError",
     "Context",
     "Diff",
@@ -60,6 +66,7 @@ __all__ = [
     "Sequence",
     "SimulatorError",
     "Workload",
+    "compare",
     "diff",
     "kv_size",
     "load_profile",
@@ -130,6 +137,12 @@ class Result:
         assert isinstance(own, dict)
         return own
 
+    def explain(self, request_id: str) -> Explanation:
+        """Tell one request's story; the run is simulated again with an observer."""
+        policies = NO_POLICIES if self._run is None else self._run.policies
+        workload = None if self._run is None else self._run.workload
+        return _explain(self.scenario, request_id, policies, workload)
+
     def report(self, path: str | Path = "report.html") -> Path:
         """Write the self-contained HTML report."""
         return write_run_report(self._run or self._again(), Path(path))
@@ -179,6 +192,69 @@ class Result:
             + note
             + pre_html(result_block(self.summary))
         )
+
+
+class Comparison:
+    """Candidates that served the same requests. `results` are their runs, `winner` the best by `metric`."""
+
+    def __init__(self, found: _Comparison) -> None:
+        self.metric = found.metric
+        self.winner = found.winner
+        self.results = {name: Result.of(run) for name, run in found.runs.items()}
+        self._found = found
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row per candidate with the figures that matter."""
+        import pandas as pd
+
+        return pd.DataFrame(self._found.rows()).set_index("candidate")
+
+    def plot(self, kind: str = "latency") -> Figure:
+        """Draw the candidates over each other: `latency` or `queue`."""
+        from simulator.experiments.compare_plots import COMPARE_PLOTS
+        from simulator.experiments.private_figure import PrivateFigure
+
+        if kind not in COMPARE_PLOTS:
+            raise ConfigError(f"plot: unknown kind {kind!r:.80}{suggest(kind, COMPARE_PLOTS)}")
+        return PrivateFigure(COMPARE_PLOTS[kind](self._found.runs))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write compare.json, report.html and winner/, which is a scenario."""
+        from simulator.experiments.compare_report import save_comparison
+
+        save_comparison(self._found, Path(folder), next(iter(self._found.runs.values())).scenario.name)
+        return Path(folder)
+
+    def __str__(self) -> str:
+        return self._found.text()
+
+    def _repr_html_(self) -> str:
+        from simulator.experiments.report_page import escape, table_html
+
+        titles, rows = self._found.cells()
+        best = f"<p>Best {escape(self.metric)}: <b>{escape(self.winner)}</b></p>"
+        return best + table_html(titles, rows)
+
+
+def compare(
+    scenario: str | Path | Mapping[str, Any] | Scenario,
+    candidates: Mapping[str, Candidate],
+    *,
+    metric: str | None = None,
+    slo: Mapping[str, float] | None = None,
+) -> Comparison:
+    """Run candidates on the same requests, side by side.
+
+    A candidate is a mapping of scenario keys to values, or a batching class or order function of your own.
+    `slo` maps ttft, tpot, e2el to ms. ConfigError says what cannot be used.
+    """
+    base = load_scenario(scenario)
+    if slo is not None:
+        limits: dict[str, object] = {"slo.ttft_ms": None, "slo.tpot_ms": None, "slo.e2el_ms": None}
+        base = base.with_(**limits | {f"slo.{name}_ms": value for name, value in slo.items()})
+    with ProgressBar(base.name, unit="candidates") as bar:
+        return Comparison(_compare(base, candidates, metric=metric, progress=bar))
 
 
 def simulate(

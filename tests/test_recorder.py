@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from simulator.metrics.tables import COMPLETED, UNFINISHED
 
-adversarial = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+adversarial = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def tokens_until(run: Observed, i: int, horizon: float | None) -> list[float]:

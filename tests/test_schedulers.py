@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from stepper import Stepper, prompt
 
-from simulator.engine.serve import serve, why_rejected
+from simulator.engine.admission import why_rejected
+from simulator.engine.serve import serve
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.linear import LinearModel
 from simulator.metrics.tables import COMPLETED, REJECTED

@@ -40,7 +40,7 @@ def test_hits_are_the_leading_ids_that_occurred_before(ids: list[list[int]]) -> 
     expected = []
     for prompt in ids:
         hits = 0
-        for place, id in enumerate(prompt):  # noqa: A001
+        for place, id in enumerate(prompt):
             if id not in seen and hits == place:
                 pass
             elif id in seen and hits == place:

@@ -1,14 +1,90 @@
-"""servetwin diff: two runs side by side."""
+"""servetwin compare, explain, diff: candidates side by side, one request's story, two runs."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from simulator.cli.flags import Chosen, takes_scenario
 from simulator.errors import ConfigError
+
+
+@takes_scenario
+def compare(
+    chosen: Chosen,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="KEY=A,B,..; repeat for the product of several keys.", metavar="KEY=A,B"),
+    ] = None,
+    baseline: Annotated[str | None, typer.Option(help="Candidate that changes refer to; the first.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="What decides; attainment if there is an SLO, else output_throughput.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder.", show_default="runs/compare-NAME-DIGEST")
+    ] = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.html.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no table.")] = False,
+) -> None:
+    """Run candidates on the same requests, side by side; the best becomes winner/, a scenario of its own.
+
+    Examples:
+
+        servetwin compare chat-a100 --vary scheduler.batching=static,continuous,prefill_first,chunked
+
+        servetwin compare chat-a100 --vary scheduler.max_num_batched_tokens=512,1024,2048 --metric p99_itl_ms
+    """
+    from simulator.experiments.compare import candidates_of, compare, vary_trusted
+    from simulator.experiments.compare_report import comparison_folder, save_comparison
+    from simulator.experiments.progress import ProgressBar
+
+    vary = vary or []
+    candidates = candidates_of(vary)
+    with ProgressBar("compare", unit="candidates") as bar:
+        found = compare(
+            chosen.scenario,
+            candidates,
+            metric=metric,
+            baseline=baseline,
+            policies=vary_trusted(chosen.policies, candidates),
+            progress=None if quiet else bar,
+        )
+    folder = out or comparison_folder(found)
+    written = save_comparison(found, folder, chosen.scenario.name, report=not no_report)
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=1))
+    if not quiet:
+        lines = [found.text(), *(f"Wrote {path}" for path in written)]
+        print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
+
+
+def explain(
+    run: Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")],
+    request_id: Annotated[
+        str, typer.Argument(help="A request's id; see requests.csv.", metavar="REQUEST_ID")
+    ],
+    trust: Annotated[bool, typer.Option("--trust", help="Load the policy code that the run copied.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Tell one request's story: what it waited for, how it was computed, who took its blocks, in seconds.
+
+    The run is simulated again; its scenario gives the same run.
+
+    Example:
+
+        servetwin explain runs/chat-a100-f7f49d4b 1234
+    """
+    from simulator.config.build import Policies
+    from simulator.config.loading import load_scenario
+    from simulator.experiments.explain import explain as tell
+
+    found = tell(load_scenario(run), request_id, Policies(trust=trust))
+    print(json.dumps(found.to_dict(), indent=1) if as_json else found.text())
 
 
 def diff(
@@ -55,4 +131,6 @@ def _limits(items: list[str]) -> dict[str, float]:
 
 
 def register(app: typer.Typer) -> None:
+    app.command("compare")(compare)
+    app.command("explain")(explain)
     app.command("diff")(diff)

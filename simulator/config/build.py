@@ -171,7 +171,7 @@ def build_workload(scenario: Scenario, max_model_len: int) -> Workload:
 
 
 def _with_sessions(workload: Workload, section: WorkloadSection, seed: int) -> Workload:
-    """Replay sessions as the scenario says; a trace's sessions begin by the arrival process, if one is given."""
+    """Replay sessions as the scenario says; a trace's begin by the arrival process, if one is given."""
     if workload.follows is None:
         return workload
     if section.trace is not None and section.arrivals != WorkloadSection().arrivals:
@@ -254,7 +254,7 @@ def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) ->
 
 
 def _collect_rule(keys: SchedulerSection) -> tuple[int, float]:
-    """Return min_batch and max_wait_ms, of a preset or as given; ConfigError where no policy would heed them."""
+    """Return min_batch and max_wait_ms, of a preset or as given; ConfigError where nothing heeds them."""
     if isinstance(keys.min_batch, str):
         rule = COLLECT_PRESETS[keys.min_batch]
     else:

@@ -70,8 +70,7 @@ class SchedulerSection(Section):
     )
     order: str = Field("fcfs", description="fcfs | priority | file.py:function")
     victim: str | None = Field(
-        None,
-        description="last_admitted | first_admitted | least_important | file.py:function; null = vLLM's for the order",
+        None, description="last_admitted | first_admitted | least_important | file.py:name; null = vLLM's"
     )
     max_num_seqs: Count = 256
     max_num_batched_tokens: Count = 2048

@@ -1,13 +1,14 @@
 """The world outside the server: clients that send, wait, think and give up.
 
-Open loop: requests arrive at their times. Causal: a request that follows others arrives when the last of them
-is done and its client has thought. Closed loop, and vLLM's `max_concurrency` on top of an open loop: a request
-waits at the client until fewer than that many are under way. A request that is refused or given up is done
-for those that follow it.
+Open loop: requests arrive at their times. Causal: a request that follows others arrives when the last of
+them is done and its client has thought. Closed loop, and vLLM's `max_concurrency` on top of an open loop: a
+request waits at the client until fewer than that many are under way. A request that is refused or given up
+is done for those that follow it.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -31,7 +32,7 @@ Wait = Generator[simpy.events.Event, None, None]
 class ClientPlan:
     """How clients behave beyond sending at the requests' arrivals. Seconds; one entry a request.
 
-    `follows` are pairs (predecessor, request): the request arrives `think` after its last predecessor is done.
+    `follows` are pairs (predecessor, request): a request arrives `think` after its last predecessor is done.
     `pre_delay` passes between the client and the server. `cancel_after` (NaN: never) is when it gives up.
     """
 
@@ -121,7 +122,7 @@ class Clients:
             self._missing[follower] -= 1
             if not self._missing[follower]:
                 pause = 0.0 if self.plan.think is None else float(self.plan.think[follower])
-                self._after(pause, lambda follower=follower: self._want(follower))
+                self._after(pause, functools.partial(self._want, follower))
         done, total = self.replica.recorder.num_done, len(self._requests)
         if self._progress is not None and done % max(1, total // 200) == 0:
             self._progress(done, total)

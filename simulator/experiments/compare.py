@@ -62,6 +62,11 @@ class Comparison:
             for name, run in self.runs.items()
         ]
 
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return the table as titles and texts."""
+        rows = [[str(row["candidate"]), *(cell(key, row[key]) for key in COLUMNS)] for row in self.rows()]
+        return ["candidate", *COLUMNS.values()], rows
+
     def to_dict(self) -> dict[str, object]:
         return {
             "metric": self.metric,
@@ -78,7 +83,8 @@ class Comparison:
         base = metric_of(self.runs[self.baseline], self.metric)
         for name, run in self.runs.items():
             cells = "".join(f"{cell(key, metric_of(run, key)):>15}" for key in COLUMNS)
-            lines.append(f"{name:<{width}}{cells}{_change(base, metric_of(run, self.metric)):>10}")
+            change = _change(self.metric, base, metric_of(run, self.metric))
+            lines.append(f"{name:<{width}}{cells}{change:>10}")
         lines.append(f"change: of {self.metric} against {self.baseline}. Best {self.metric}: {self.winner}")
         return "\n".join(lines)
 
@@ -137,6 +143,14 @@ def candidates_of(vary: Iterable[str]) -> dict[str, dict[str, object]]:
     return found
 
 
+def vary_trusted(policies: Policies, candidates: Mapping[str, Mapping[str, object]]) -> Policies:
+    """Return the policies with the values of candidates named on the command line trusted too."""
+    values = [
+        value for changes in candidates.values() for value in changes.values() if isinstance(value, str)
+    ]
+    return replace(policies, trusted=frozenset((*policies.trusted, *values)))
+
+
 class _Shared:
     """Machines and workloads that several candidates have in common, built once."""
 
@@ -192,7 +206,9 @@ def cell(key: str, value: float | str | None) -> str:
     return f"{value:,.0f}" if key == "num_preemptions" else f"{value:,.2f}"
 
 
-def _change(base: float | None, value: float | None) -> str:
+def _change(metric: str, base: float | None, value: float | None) -> str:
+    if metric == "attainment" and base is not None and value is not None:
+        return f"{100 * (value - base):+.1f} pt"
     if base is None or value is None or not base:
         return "" if base == value else "n/a"
     return f"{100 * (value / base - 1):+.1f}%"

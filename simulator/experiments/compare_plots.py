@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,3 +74,9 @@ def compare_queue(runs: Mapping[str, Run]) -> Figure:
 def line_style(i: int) -> dict[str, object]:
     """Return colour and dash of the i-th candidate."""
     return {"color": COLORS[i % len(COLORS)], "width": 2, "dash": _DASHES[i // len(COLORS) % len(_DASHES)]}
+
+
+COMPARE_PLOTS: dict[str, Callable[[Mapping[str, Run]], Figure]] = {
+    "latency": compare_latency,
+    "queue": compare_queue,
+}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
 from simulator.errors import InputError
-from simulator.experiments.compare import COLUMNS, Comparison, cell, metric_of
-from simulator.experiments.compare_plots import compare_latency, compare_queue
+from simulator.experiments.compare import Comparison, metric_of
+from simulator.experiments.compare_plots import COMPARE_PLOTS
 from simulator.experiments.report_page import (
     Section,
     banners_html,
@@ -16,12 +17,20 @@ from simulator.experiments.report_page import (
     page_html,
     table_html,
 )
-from simulator.experiments.run_folder import write_scenario
+from simulator.experiments.run_folder import default_folder, write_scenario
 
-_FIGURES = (
-    ("latency", compare_latency, "Further left is faster; a curve that ends below 100 % lacks requests."),
-    ("queue", compare_queue, "The most that waited in each stretch of time."),
-)
+_HOW = {
+    "latency": "Further left is faster; a curve that ends below 100 % lacks requests.",
+    "queue": "The most that waited in each stretch of time.",
+}
+
+
+def comparison_folder(found: Comparison) -> Path:
+    """Return runs/compare-<name>-<digest> for these candidates."""
+    scenarios = [run.scenario for run in found.runs.values()]
+    digest = hashlib.sha256("".join(each.digest() for each in scenarios).encode()).hexdigest()[:8]
+    first = default_folder(scenarios[0])
+    return first.with_name(f"compare-{first.name.rpartition('-')[0]}-{digest}")
 
 
 def comparison_html(found: Comparison, title: str) -> str:
@@ -33,12 +42,11 @@ def comparison_html(found: Comparison, title: str) -> str:
         f'<p class="verdict">Best {escape(found.metric)}: {escape(found.winner)} ({shown})</p>'
     )
     note = "Every candidate served the same requests, once. A small difference may be chance."
-    rows = [[row["candidate"], *(cell(key, row[key]) for key in COLUMNS)] for row in found.rows()]
     sections = [
-        Section("table", "Side by side", table_html(["candidate", *COLUMNS.values()], rows)),
+        Section("table", "Side by side", table_html(*found.cells())),
         *(
-            Section(name, name.capitalize(), figure_html(draw(found.runs), f"compare-{name}", how))
-            for name, draw, how in _FIGURES
+            Section(name, name.capitalize(), figure_html(draw(found.runs), f"compare-{name}", _HOW[name]))
+            for name, draw in COMPARE_PLOTS.items()
         ),
     ]
     first = next(iter(found.runs.values()))

@@ -15,6 +15,7 @@ from simulator.engine.story import DECODE, PREFILL, Span, Story
 from simulator.errors import ConfigError, suggest
 from simulator.latency.base import LatencyModel, StepFeatures
 from simulator.metrics.tables import STATUS, StepTable
+from simulator.workload.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,15 @@ class Explanation:
         causes = [{"activity": kind, "why": why, "seconds": s} for kind, why, s in self.causes()]
         return {**asdict(self), "causes": causes}
 
+    def __str__(self) -> str:
+        return self.text()
+
     def text(self, max_spans: int = 40) -> str:
         """Return the story: the causes, then the spans one after the other."""
         ttft = "no first token" if self.ttft is None else f"first token after {_s(self.ttft)}"
         lines = [
-            f"Request {self.id}: {self.num_prompt:,} prompt tokens, {self.num_output:,} output tokens, {self.status}",
+            f"Request {self.id}: {self.num_prompt:,} prompt tokens, {self.num_output:,} output tokens, "
+            f"{self.status}",
             f"arrived at {self.arrival:.3f} s, {ttft}, done after {_s(self.latency)}",
             "",
             f"{'where the time went':<58}{'seconds':>10}{'share':>8}",
@@ -67,10 +72,15 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(scenario: Scenario, request_id: str, policies: Policies = NO_POLICIES) -> Explanation:
+def explain(
+    scenario: Scenario,
+    request_id: str,
+    policies: Policies = NO_POLICIES,
+    workload: Workload | None = None,
+) -> Explanation:
     """Simulate a scenario again and explain one request; ConfigError if there is none of that id."""
     story = Story([request_id])
-    run = run_scenario(scenario, policies=policies, observer=story)
+    run = run_scenario(scenario, policies=policies, workload=workload, observers=[story])
     return story_of(run, story, request_id)
 
 

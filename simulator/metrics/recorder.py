@@ -1,10 +1,10 @@
 """Collect what happens in a run, at a cost per step and per request, never per token.
 
-Token times follow from the step clock and from stints. A stint begins with a step that gave a sequence a token
-and lasts while it gets one in every step that decodes; a preemption ends it, and so does a step that decodes
-without it. Inter-token latencies are then differences between the ends of decoding steps, weighted by the
-stints that span them, and two kinds of gaps of their own: from a stint's first token to its next decode, and
-between two stints of a request.
+Token times follow from the step clock and from stints. A stint begins with a step that gave a sequence a
+token and lasts while it gets one in every step that decodes; a preemption ends it, and so does a step that
+decodes without it. Inter-token latencies are then differences between the ends of decoding steps, weighted
+by the stints that span them, and two kinds of gaps of their own: from a stint's first token to its next
+decode, and between two stints of a request.
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@ from simulator.schedulers.queue import WaitingQueue
 class Scheduler:
     """Decide what each step computes; a subclass gives `schedule(now)`.
 
-    A policy with a collect rule starts when `min_batch` sequences wait or the oldest has waited
-    `max_wait` seconds. `max_num_seqs` bounds the running sequences and `max_num_batched_tokens` the tokens of a step, as in
-    vLLM. `victim` says who is preempted when blocks run out; None takes vLLM's rule for the order.
+    `max_num_seqs` bounds the running sequences and `max_num_batched_tokens` the tokens of a step, as in
+    vLLM. `victim` says who is preempted when blocks run out; None takes vLLM's rule for the order. A policy
+    with a collect rule starts when `min_batch` sequences wait or the oldest has waited `max_wait` seconds.
     """
 
     keeps_finished = False
-    """Whether finished sequences stay in the batch as padding, with their blocks, until the policy drops them."""
+    """Whether finished sequences stay in the batch as padding, with their blocks."""
 
     def __init__(
         self,

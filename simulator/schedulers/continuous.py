@@ -1,8 +1,8 @@
 """Continuous batching: admit and retire at every step, prompts whole (Orca, OSDI 2022, section 3.1).
 
-A step computes every decode and the prompts that fit into what is left of the token budget, uncut, so a long
-prompt makes a long step for everybody. The collect rule may hold admissions back while others run; an idle GPU
-never waits. Left out: Orca's reservation of max_tokens; memory is paged and sequences are preempted.
+A step computes every decode and the prompts that fit into what is left of the token budget, uncut, so a
+long prompt makes a long step for everybody. The collect rule may hold admissions back while others run; an
+idle GPU never waits. Left out: Orca's reservation of max_tokens; memory is paged and sequences are preempted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Static batching: fill a batch, run it until its slowest member ends, begin again.
 
 What a plain `model.generate` over a list of prompts does, with the collect rule of batching servers (start
-when so many wait or the oldest has waited so long). A finished row stays in the batch as padding and keeps its
-memory until all have ended; its client has the answer at its own last token. Prompts are computed whole,
+when so many wait or the oldest has waited so long). A finished row stays in the batch as padding and keeps
+its memory until all have ended; its client has the answer at its own last token. Prompts are computed whole,
 as many a step as the token budget takes. Left out: padding of prompts to the longest.
 """
 
