@@ -136,8 +136,10 @@ def test_requests_with_equal_stamps_are_all_seen_at_that_very_stamp(first: float
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
 def test_an_arrival_as_a_step_ends_is_seen_by_the_next_step(async_scheduling: bool) -> None:
-    observed = run([request("A", 4, 4), request("B", 4, 1, 2.0)], async_scheduling=async_scheduling)
-    assert observed.table.scheduled.tolist() == [0.0, 2.0]
+    """C's arrival enters SimPy's queue, at 0.5 s, after the end of A's first step did."""
+    requests = [request("A", 4, 4), request("B", 4, 1, 0.5), request("C", 4, 1, 1.0)]
+    observed = run(requests, async_scheduling=async_scheduling)
+    assert observed.table.scheduled.tolist() == [0.0, 1.0, 1.0]
 
 
 def test_arrivals_at_the_start_and_long_after_an_idle_time_are_served_at_once() -> None:

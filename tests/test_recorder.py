@@ -8,7 +8,9 @@ import numpy as np
 from engine_runs import Observed, observe, recorded_gaps, scenarios
 from hypothesis import HealthCheck, given, settings
 
+from simulator.latency.linear import LinearModel
 from simulator.metrics.tables import COMPLETED, UNFINISHED
+from simulator.request import Request
 
 adversarial = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -40,6 +42,14 @@ def check_against_observer(run: Observed, horizon: float | None) -> None:
             assert np.isnan(table.finish[i]), id
             assert len(tokens) < max(1, observer.target[id]), id
     assert recorded_gaps(run) == observer.gaps(completed)
+
+
+def test_a_decode_may_be_left_out_just_before_its_last_token() -> None:
+    """Budgets of 1 and 2 tokens in turn: B and C share them, and C ends in the step after one without it."""
+    requests = [Request("A", 0.0, 1, 1, 9), Request("B", 0.0, 1, 4, 9), Request("C", 0.0, 1, 3, 3)]
+    run = observe(requests, latency=LinearModel(constant=0.25), num_blocks=24, block_size=1, budgets=[1, 2])
+    assert run.observer.tokens["C"] == [0.5, 1.0, 1.5]
+    check_against_observer(run, None)
 
 
 @adversarial
