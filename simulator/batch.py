@@ -8,6 +8,7 @@ open a block at which step, how much context they read, and when one reaches its
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -105,6 +106,30 @@ class DecodeGroup:
         members = self._publishers[self.steps % self.block_size]
         return sorted(members, key=lambda seq: seq.order) if members else []
 
+    def next_limit(self) -> float:
+        """The step that gives some member its last allowed token; infinite without members."""
+        heap = self._limits
+        while heap:
+            step, _, seq = heap[0]
+            if seq.group is self and seq.limit - 1 + seq.num_prompt - seq.offset == step:
+                return step
+            heapq.heappop(heap)
+        return math.inf
+
+    @property
+    def publishes(self) -> bool:
+        """Whether any member fills blocks whose hashes others may know."""
+        return any(self._publishers)
+
+    def openings(self, k: int) -> list[int]:
+        """Return how many members open a block in each of the next k steps."""
+        size = self.block_size
+        at = self.steps % size
+        if k <= size - at:
+            return self.opens[at : at + k]
+        turned = self.opens[at:] + self.opens[:at]
+        return (turned * (k // size + 1))[:k]
+
     def pop_limited(self) -> list[Sequence]:
         """Remove and return the members whose token being sampled is the last they may have."""
         done: list[Sequence] = []
@@ -133,6 +158,7 @@ class Batch:
         "num_padding",
         "num_sampled",
         "num_tokens",
+        "padding_kv_max",
         "postponed",
         "preempted",
         "prefill_kv_max",
@@ -150,6 +176,7 @@ class Batch:
         self.ending: list[Sequence] = []  # sequences whose token sampled in this step is their last allowed
         self.num_decodes = 0  # padding included
         self.num_padding = 0
+        self.padding_kv_max = 0
         self.decode_kv = 0
         self.decode_kv_max = 0
         self.num_tokens = 0
@@ -187,8 +214,14 @@ class Batch:
         n = len(kv_lens)
         if n:
             self.num_padding = n
-            longest = max(self.decode_kv_max, max(kv_lens))
+            self.padding_kv_max = max(kv_lens)
+            longest = max(self.decode_kv_max, self.padding_kv_max)
             self.add_decodes(self.num_decodes + n, self.decode_kv + sum(kv_lens), longest)
+
+    def grow(self, members: int, k: int) -> None:
+        """Describe the step k steps later: `members` decodes read one token more each step."""
+        self.decode_kv += k * members
+        self.decode_kv_max = max(self.decode_kv_max + k, self.padding_kv_max)
 
     def add_chunk(self, seq: Sequence, n: int, start: int, cached: int | None = None) -> None:
         """Schedule n tokens of a sequence from position `start` on."""

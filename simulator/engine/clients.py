@@ -19,6 +19,7 @@ import simpy
 from numpy.typing import NDArray
 
 from simulator.engine.admission import make_sequence, why_rejected
+from simulator.engine.clock import arrive_at
 from simulator.engine.replica import Replica
 from simulator.kv.prefix import PrivateIds
 from simulator.request import Request
@@ -71,13 +72,14 @@ class Clients:
         for before, after in [] if plan.follows is None else plan.follows.tolist():
             self._missing[after] = self._missing.get(after, 0) + 1
             self._followers.setdefault(before, []).append(after)
-        replica.on_done = self._done
+        if plan.follows is not None or plan.max_concurrency is not None:
+            replica.on_done = self._done
         env.process(self._open_loop())
 
     def _open_loop(self) -> Wait:
         for index, request in enumerate(self._requests):
             if index not in self._missing:
-                yield from _wait_until(self.env, request.arrival)
+                yield from arrive_at(self.env, request.arrival)
                 self._want(index)
 
     def _want(self, index: int) -> None:
@@ -137,10 +139,3 @@ class Clients:
         callbacks = self.env.timeout(seconds).callbacks
         assert callbacks is not None, "a new timeout has not been processed"
         callbacks.append(lambda _: act())
-
-
-def _wait_until(env: simpy.Environment, moment: float) -> Wait:
-    """Let time pass until exactly `moment`: now + (moment - now) may miss it by a rounding."""
-    while env.now < moment:
-        delay = moment - env.now
-        yield env.timeout(delay if env.now + delay <= moment else math.nextafter(delay, 0.0))

@@ -1,63 +1,40 @@
 """The executor of a simulation: a latency model instead of a GPU, and the true lengths instead of a model.
 
-The only place besides the recorder that knows when an answer really ends. A heap over the decode group's
-step counter finds the next end without looking at the other sequences.
+The only place that knows when an answer really ends. A heap over the decode group's step counter finds the
+next end without looking at the other sequences.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Generator
-
-import simpy
+import math
 
 from simulator.batch import Batch, DecodeGroup, StepResult
 from simulator.latency.base import LatencyModel
 from simulator.request import Sequence
 
-LATE = simpy.events.EventPriority(2)
-"""SimPy priority of a step's end: everything else that bears the same time stamp comes first."""
-
-
-class StepEnd(simpy.events.Event):
-    """A timeout that fires after all other events of its moment, so that equal stamps have arrived."""
-
-    def __init__(self, env: simpy.Environment, delay: float) -> None:
-        super().__init__(env)
-        self._ok = True
-        self._value = None
-        env.schedule(self, priority=LATE, delay=delay)
-
 
 class SimulatedExecutor:
-    """Execute batches by waiting as long as the latency model says.
+    """Execute batches in the time that the latency model says."""
 
-    `num_output[i]` is the true output length of the request with index i, capped by what may be generated.
-    """
-
-    def __init__(self, env: simpy.Environment, latency: LatencyModel, group: DecodeGroup) -> None:
-        self.env = env
+    def __init__(self, latency: LatencyModel, group: DecodeGroup) -> None:
         self.latency = latency
         self._group = group
         self._truth: dict[Sequence, int] = {}
         self._ends: list[tuple[int, int, Sequence]] = []  # (group step at which it ends, order, sequence)
 
     def tell(self, seq: Sequence, num_output: int) -> None:
-        """Tell the executor, and nobody else, how long a sequence's answer becomes."""
+        """Tell the executor, and nobody else, how long a sequence's answer becomes uncut."""
         self._truth[seq] = num_output
 
     def forget(self, seq: Sequence) -> int:
         """Drop a sequence that has left the engine; return its true output length."""
         return self._truth.pop(seq)
 
-    def execute(self, batch: Batch) -> Generator[simpy.events.Event, None, StepResult]:
-        """Let one forward pass go by and say which sequences sampled the end of their answer."""
-        yield StepEnd(self.env, self.latency.step_time(batch))
-        return StepResult(self._stopped(batch))
-
-    def _stopped(self, batch: Batch) -> list[Sequence]:
-        stopped = []
-        steps = self._group.steps
+    def execute(self, batch: Batch) -> StepResult:
+        """Run one forward pass and say which sequences sampled the end of their answer."""
+        stopped: list[Sequence] = []
+        steps, ends = self._group.steps, self._ends
         for chunk in batch.chunks:
             if chunk.samples:
                 seq = chunk.seq
@@ -65,14 +42,28 @@ class SimulatedExecutor:
                 if rest <= 0:
                     stopped.append(seq)
                 else:
-                    heapq.heappush(self._ends, (steps + rest, seq.order, seq))
-        while self._ends and self._ends[0][0] <= steps:
-            _, order, seq = heapq.heappop(self._ends)
-            if seq.group is None or seq.order != order:
-                continue  # preempted, aborted or ended since this entry was made
-            rest = self._truth[seq] - seq.num_output
-            if rest <= 0:
+                    heapq.heappush(ends, (steps + rest, seq.order, seq))
+        while ends and ends[0][0] <= steps:
+            seq = self._next()
+            if seq is not None and ends[0][0] <= steps:
+                heapq.heappop(ends)
                 stopped.append(seq)
-            else:  # it was left out of a step
-                heapq.heappush(self._ends, (steps + rest, order, seq))
-        return stopped
+        return StepResult(stopped)
+
+    def steps_before_end(self) -> float:
+        """For how many further decode steps no answer ends; infinite if none decodes."""
+        return self._ends[0][0] - self._group.steps - 1 if self._next() is not None else math.inf
+
+    def _next(self) -> Sequence | None:
+        """Return the decode that ends next, its entry on top; stale entries are dropped or put right."""
+        ends = self._ends
+        while ends:
+            step, order, seq = ends[0]
+            if seq.group is None or seq.order != order or seq not in self._truth:
+                heapq.heappop(ends)  # preempted, aborted or ended since this entry was made
+                continue
+            due = self._group.steps + self._truth[seq] - seq.num_output
+            if due <= step:
+                return seq
+            heapq.heapreplace(ends, (due, order, seq))  # it was left out of a step
+        return None

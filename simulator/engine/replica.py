@@ -6,6 +6,10 @@
 
 Arrivals and aborts take effect between steps, as in vLLM's engine core. With `async_scheduling` the next step
 is decided before the last one's results are in (rule 8.4), so a sequence is seen to end one step late.
+
+The replica keeps its own clock and runs ahead of SimPy's to the next event outside, so a step costs no event.
+Where the scheduler says that it would decide the same again (`steady_steps`), the steps are taken without
+asking it; their ends are added up one by one, so that skipping moves no time by a single bit.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from typing import Protocol
 import simpy
 
 from simulator.batch import Batch, StepResult
+from simulator.engine.clock import StepEnd, step_ends, towards, wait_until
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.metrics.recorder import Recorder
 from simulator.request import Sequence
@@ -48,6 +53,7 @@ class Replica:
         async_scheduling: bool = False,
         observers: Many[Observer] = (),
         check_invariants: bool = False,
+        skip: bool = True,
     ) -> None:
         self.env = env
         self.scheduler = scheduler
@@ -55,8 +61,11 @@ class Replica:
         self.recorder = recorder
         self.async_scheduling = async_scheduling
         self.observers = observers
-        self.on_done: Callable[[int], None] | None = None  # told the index of each request that is over
+        self.on_done: Callable[[int], None] | None = None  # told each request that is over, if any one waits
         self.check_invariants = check_invariants  # after every step: for tests, at a cost per sequence
+        self.is_watched = bool(observers) or check_invariants
+        self.skips = skip and not self.is_watched
+        self.now = env.now  # the replica's clock, at or ahead of SimPy's
         self._aborts: dict[Sequence, tuple[float, str]] = {}  # whose client has gone: when and why
         self._pending: tuple[Batch, StepResult] | None = None  # executed, but not yet learnt from
         self._wake: simpy.Event | None = None
@@ -80,34 +89,69 @@ class Replica:
             self.recorder.discard(seq)
 
     def _run(self) -> Wait:
+        env, scheduler, recorder = self.env, self.scheduler, self.recorder
+        latency = self.executor.latency
         while True:
-            self._apply_aborts()
-            now = self.env.now
-            batch = self.scheduler.schedule(now)
+            if self._aborts:
+                self._apply_aborts()
+            now = self.now
+            batch = scheduler.schedule(now)
             has_news = self._learn() or bool(batch.preempted)
             if batch or batch.preempted:
-                self.recorder.scheduled(batch, self.scheduler, now)
-            if self.observers:
-                for observer in self.observers:
-                    observer.decided(batch, self.scheduler, now)
-            if self.check_invariants:
-                self.scheduler.check()
+                recorder.scheduled(batch, scheduler, now)
+            if self.is_watched:
+                self._show(batch, now)
             if batch:
-                result = yield from self.executor.execute(batch)
-                self.recorder.executed(batch, self.env.now)
+                end = now + latency.step_time(batch)
+                result = self.executor.execute(batch)
+                if env.peek() <= end or (self.on_done is not None and (result.stopped or batch.ending)):
+                    yield from wait_until(env, end)
+                self.now = end
+                recorder.executed(batch, end)
                 self._pending = (batch, result)
                 if not self.async_scheduling:
                     self._learn()
+                if not result.stopped:
+                    yield from self._repeat(batch)
             elif not has_news:
                 yield from self._idle()
+
+    def _repeat(self, batch: Batch) -> Wait:
+        """Take the steps in which the scheduler would decide the same, up to the next event outside."""
+        if self._aborts or not self.skips:
+            return
+        steps = self.scheduler.steady_steps(batch, self.executor.steps_before_end())
+        if steps <= 0:
+            return
+        outside = self.env.peek()
+        ends = step_ends(self.executor.latency, batch, self.now, steps, self._horizon(outside))
+        openings = self.scheduler.decodes.openings(len(ends))
+        self.scheduler.advance(openings)
+        self.recorder.repeated(ends, openings)
+        self.now = ends[-1]
+        if outside <= self.now:
+            yield from wait_until(self.env, self.now)
+
+    def _horizon(self, outside: float) -> float:
+        """The moment from which the scheduler may decide otherwise: an event outside, or its own wish."""
+        wake_at = self.scheduler.wake_at
+        return outside if wake_at is None else min(outside, wake_at)
+
+    def _show(self, batch: Batch, now: float) -> None:
+        for observer in self.observers:
+            observer.decided(batch, self.scheduler, now)
+        if self.check_invariants:
+            self.scheduler.check()
 
     def _learn(self) -> bool:
         """Update the scheduler with the last step's result, if that is still to do."""
         if self._pending is None:
             return False
         (batch, result), self._pending = self._pending, None
-        finished = self.scheduler.update(batch, result, self.env.now)
-        now = self.env.now
+        finished = self.scheduler.update(batch, result, self.now)
+        if not finished:
+            return True
+        now = self.now
         for observer in self.observers:
             observer.finished([seq for seq in finished if seq not in self._aborts], now)
         for seq in finished:
@@ -132,15 +176,14 @@ class Replica:
 
     def _idle(self) -> Wait:
         """Wait for an arrival, an abort, or the moment that the policy asked for."""
-        wake_at = self.scheduler.wake_at
-        if wake_at is not None and wake_at <= self.env.now:
-            raise ValueError(
-                f"a policy that schedules nothing at {self.env.now} asked to be woken at {wake_at}"
-            )
-        self._wake = self.env.event()
-        timeout = [] if wake_at is None else [self.env.timeout(wake_at - self.env.now)]
-        yield self.env.any_of([self._wake, *timeout])
+        env, wake_at = self.env, self.scheduler.wake_at
+        if wake_at is not None and wake_at <= self.now:
+            raise ValueError(f"a policy that schedules nothing at {self.now} asked to be woken at {wake_at}")
+        self._wake = env.event()
+        while not self._wake.triggered and (wake_at is None or env.now < wake_at):
+            yield self._wake if wake_at is None else self._wake | StepEnd(env, towards(env.now, wake_at))
         self._wake = None
+        self.now = max(self.now, env.now)
 
     def _rouse(self) -> None:
         if self._wake is not None and not self._wake.triggered:

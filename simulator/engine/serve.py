@@ -35,11 +35,12 @@ def serve(
     observers: Sequence[Observer] = (),
     progress: Progress | None = None,
     check_invariants: bool = False,
+    skip: bool = True,
 ) -> Served:
     """Run requests, given in order of arrival, until all are done or the horizon (s, inclusive) is over."""
     env = simpy.Environment()
-    recorder = Recorder(len(requests))
-    executor = SimulatedExecutor(env, latency, scheduler.decodes)
+    recorder = Recorder(len(requests), scheduler.kv.pool.num_blocks)
+    executor = SimulatedExecutor(latency, scheduler.decodes)
     replica = Replica(
         env,
         scheduler,
@@ -48,6 +49,7 @@ def serve(
         async_scheduling=async_scheduling,
         observers=observers,
         check_invariants=check_invariants,
+        skip=skip,
     )
     Clients(env, replica, requests, plan, progress)
     env.run() if horizon is None else env.run(until=math.nextafter(horizon, math.inf))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from collections.abc import Sequence as Many
 
 import numpy as np
 
@@ -28,31 +29,38 @@ from simulator.metrics.tables import (
 from simulator.request import Request, Sequence
 from simulator.schedulers.base import Scheduler
 
-_FLOAT_STEP = ("start", "end", "prefill_work")
-_INT_STEP = (
+_SPAN = (
+    "count",
+    "start",
+    "prefill_work",
     "num_tokens",
     "num_seqs",
     "num_sampled",
     "num_decodes",
+    "num_padding",
     "decode_kv",
     "decode_kv_max",
+    "padding_kv_max",
     "prefill_tokens",
     "prefill_kv_max",
     "num_running",
     "num_waiting",
-    "used_blocks",
+    "free_blocks",
+    "unhashed_blocks",
     "kv_tokens",
     "num_preempted",
-    "evicted_blocks",
+    "num_evicted",
 )
+"""What is kept of a span of equal steps: the values of its first, as `schedule` left them."""
 _NAN = float("nan")
 
 
 class Recorder:
     """The columns of a run in progress; requests are rows by their index in the workload."""
 
-    def __init__(self, num_requests: int) -> None:
+    def __init__(self, num_requests: int, num_blocks: int) -> None:
         n = num_requests
+        self.num_blocks = num_blocks
         self.arrived_at = array("d", [_NAN]) * n
         self.client_queue = array("d", [0.0]) * n
         self.pre_delay = array("d", [0.0]) * n
@@ -65,70 +73,87 @@ class Recorder:
         self.status = array("b", [UNFINISHED]) * n
         self.reason: dict[int, str] = {}  # where it is not "stop"
         self.num_done = 0
-        self._floats = {name: array("d") for name in _FLOAT_STEP}
-        self._ints = {name: array("q") for name in _INT_STEP}
-        self._append = [self._ints[name].append for name in _INT_STEP]
+        self._spans = array("d")  # rows of _SPAN, one after the other
+        self._ends = array("d")  # of every step
+        self._opened = array("i")  # blocks opened by decodes in every step that a span repeats
         self._joined: dict[
             Sequence, tuple[int, int]
         ] = {}  # stint so far: (first step, decoding steps till then)
         self._num_decoding = 0  # steps that decoded anything
         self._stints = array("q")  # those that are over: (request, first step, last step) one after the other
-        self._skipped: list[Sequence] = []  # decodes that the last step left out
-        self._evicted = 0
+        self._left_out: list[Sequence] = []  # decodes that the last step left out
+        self.num_skipped = 0  # steps taken without asking the scheduler again
 
     def scheduled(self, batch: Batch, scheduler: Scheduler, now: float) -> None:
         """Note a decided step, before time passes."""
-        kv = scheduler.kv
-        evicted = kv.pool.num_evicted
-        kv_tokens = scheduler.decodes.kv_sum + sum(seq.num_computed for seq in scheduler.prefills)
-        row = (
-            batch.num_tokens,
-            batch.num_seqs,
-            batch.num_sampled,
-            batch.num_decodes,
-            batch.decode_kv,
-            batch.decode_kv_max,
-            batch.prefill_tokens,
-            batch.prefill_kv_max,
-            len(scheduler.running),
-            len(scheduler.waiting),
-            kv.num_used,
-            kv_tokens + sum(seq.num_computed for seq in batch.ending if seq.state == "running"),
-            len(batch.preempted),
-            evicted - self._evicted,
+        pool, group = scheduler.kv.pool, scheduler.decodes
+        kv_tokens = group.offset_sum + group.size * group.steps
+        for seq in scheduler.prefills:
+            kv_tokens += seq._computed
+        for seq in batch.ending:
+            if seq.state == "running":
+                kv_tokens += seq._computed
+        num_decodes, num_chunks = batch.num_decodes, len(batch.chunks)
+        self._spans.extend(
+            (
+                1,
+                now,
+                batch.prefill_work,
+                batch.num_tokens,
+                num_decodes + num_chunks,
+                batch.num_sampled,
+                num_decodes,
+                batch.num_padding,
+                batch.decode_kv,
+                batch.decode_kv_max,
+                batch.padding_kv_max,
+                batch.prefill_tokens,
+                batch.prefill_kv_max,
+                len(scheduler.running),
+                len(scheduler.waiting),
+                pool.num_unhashed_free + pool.num_cached_free,
+                pool.num_unhashed_free,
+                kv_tokens,
+                len(batch.preempted),
+                pool.num_evicted,
+            )
         )
-        for append, value in zip(self._append, row, strict=True):
-            append(value)
-        self._evicted = evicted
-        self._floats["start"].append(now)
-        self._floats["prefill_work"].append(batch.prefill_work)
         for chunk in batch.chunks:
             if chunk.cached is not None:
                 index = chunk.seq.index
                 if self.scheduled_at[index] != self.scheduled_at[index]:
                     self.scheduled_at[index] = now
                     self.num_cached[index] = chunk.cached
-        for seq in (*batch.preempted, *batch.postponed):
-            self._end_stint(seq)
+        if batch.preempted or batch.postponed:
+            for seq in (*batch.preempted, *batch.postponed):
+                self._end_stint(seq)
         if not batch:
-            self._floats["end"].append(now)
+            self._ends.append(now)
+
+    def repeated(self, ends: Many[float], opened: Many[int]) -> None:
+        """Note that the last step was repeated: the ends of the repetitions, and the blocks each opened."""
+        self._spans[-len(_SPAN)] += len(ends)
+        self._ends.extend(ends)
+        self._opened.extend(opened)
+        self._num_decoding += len(ends)
+        self.num_skipped += len(ends)
 
     def executed(self, batch: Batch, now: float) -> None:
         """Note the end of a step."""
-        ends = self._floats["end"]
-        self._num_decoding += batch.num_decodes > 0
-        here = (len(ends), self._num_decoding)
+        ends = self._ends
+        if batch.num_decodes:
+            self._num_decoding += 1
         for seq, _, _, samples, _ in batch.chunks:
             if samples:
-                self._joined[seq] = here
+                self._joined[seq] = (len(ends), self._num_decoding)
                 if self.first_token_at[seq.index] != self.first_token_at[seq.index]:
                     self.first_token_at[seq.index] = now
-        if self._skipped or batch.postponed:
+        if self._left_out or batch.postponed:
             still = set(batch.postponed)
-            for seq in self._skipped:
+            for seq in self._left_out:
                 if (seq.is_decode or seq in batch.ending) and seq not in still:
-                    self._joined[seq] = here
-            self._skipped = batch.postponed
+                    self._joined[seq] = (len(ends), self._num_decoding)
+            self._left_out = batch.postponed
         ends.append(now)
 
     def _end_stint(self, seq: Sequence) -> None:
@@ -136,7 +161,7 @@ class Recorder:
         stint = self._joined.pop(seq, None)
         if stint is not None:
             first, decoding = stint
-            self._stints.extend((seq.index, first, len(self._floats["end"]) - 1))
+            self._stints.extend((seq.index, first, len(self._ends) - 1))
             self.num_output[seq.index] += 1 + self._num_decoding - decoding
 
     def finished(self, seq: Sequence, now: float, truth: int) -> None:
@@ -184,8 +209,9 @@ class Recorder:
 
         They are those of `rows` of the request table, by default of all completed requests.
         """
-        ends = np.array(self._floats["end"])
-        decoding = np.flatnonzero(np.array(self._ints["num_decodes"], dtype=np.int64)[: len(ends)])
+        ends = np.array(self._ends)
+        spans = self._span_columns()
+        decoding = np.flatnonzero(np.repeat(spans["num_decodes"], spans["count"])[: len(ends)])
         ticks = ends[decoding]
         counts = np.array(self.status) == COMPLETED
         if rows is not None:
@@ -211,12 +237,47 @@ class Recorder:
             [weights[spanned], np.ones(len(lone), np.int64)]
         )
 
+    def _span_columns(self) -> dict[str, Ints]:
+        """Return the columns of the spans, whole numbers save for times and work."""
+        rows = np.array(self._spans).reshape(-1, len(_SPAN))
+        columns: dict[str, Ints] = {name: rows[:, i].astype(np.int64) for i, name in enumerate(_SPAN)}
+        columns["start"], columns["prefill_work"] = rows[:, 1], rows[:, 2]  # type: ignore[assignment]
+        return columns
+
     def step_table(self) -> StepTable:
-        """Return the steps recorded so far."""
-        n = len(self._floats["end"])
-        floats = {name: np.array(column[:n], dtype=np.float64) for name, column in self._floats.items()}
-        ints = {name: np.array(column[:n], dtype=np.int64) for name, column in self._ints.items()}
-        return StepTable(**floats, **ints)  # type: ignore[arg-type]  # the names are the two tuples above
+        """Return the steps that have ended, the repeated ones written out."""
+        spans, ends = self._span_columns(), np.array(self._ends)
+        count = spans["count"]
+        first = np.cumsum(count) - count
+        column = {name: np.repeat(values, count)[: len(ends)] for name, values in spans.items()}
+        again = np.arange(len(column["count"])) - np.repeat(first, count)[: len(ends)]  # 0, 1, .. in a span
+        repeated = again > 0
+        opened = np.zeros(len(ends), np.int64)
+        opened[repeated] = np.array(self._opened, dtype=np.int64)[: int(repeated.sum())]
+        before = np.cumsum(opened) - np.cumsum(opened)[np.repeat(first, count)[: len(ends)]]
+        members = column["num_decodes"] - column["num_padding"]
+        evicted = column["num_evicted"] + np.maximum(before - column["unhashed_blocks"], 0)
+        kv_max = column["decode_kv_max"]
+        start = np.where(repeated, np.roll(ends, 1), column["start"])
+        return StepTable(
+            start=start,
+            end=ends,
+            num_tokens=column["num_tokens"],
+            num_seqs=column["num_seqs"],
+            num_sampled=column["num_sampled"] - column["num_padding"],
+            num_decodes=column["num_decodes"],
+            decode_kv=column["decode_kv"] + again * members,
+            decode_kv_max=np.maximum(kv_max + again, column["padding_kv_max"]),
+            prefill_tokens=column["prefill_tokens"],
+            prefill_work=np.repeat(np.asarray(spans["prefill_work"], np.float64), count)[: len(ends)],
+            prefill_kv_max=column["prefill_kv_max"],
+            num_running=column["num_running"],
+            num_waiting=column["num_waiting"],
+            used_blocks=self.num_blocks - column["free_blocks"] + before,
+            kv_tokens=column["kv_tokens"] + again * members,
+            num_preempted=np.where(repeated, 0, column["num_preempted"]),
+            evicted_blocks=np.diff(evicted, prepend=0),
+        )
 
     def _in_order(self) -> Ints:
         """Indices of the requests that reached the server, in order of arrival: the rows of the table."""

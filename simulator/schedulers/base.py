@@ -61,6 +61,7 @@ class Scheduler:
         self.wake_at: float | None = (
             None  # when a policy that returned an empty batch wants to be asked again
         )
+        self.has_news = False  # something arrived or left since the last step was decided
         self.ctx = Context(self)
         self.waiting = WaitingQueue(order, self.ctx)
         self.running: dict[Sequence, None] = {}  # in order of admission
@@ -82,10 +83,13 @@ class Scheduler:
         """Enqueue a new sequence."""
         self.ctx.now = now
         seq.limit = max(1, min(seq.max_tokens, self.max_model_len - seq.num_prompt))
+        self.has_news = True
         self.waiting.push(seq)
 
     def update(self, batch: Batch, result: StepResult, now: float) -> list[Sequence]:
         """Learn what a batch brought; free and return what it finished, in batch order (rule 8.1)."""
+        if not (batch.ending or result.stopped or result.hashes):
+            return []
         self.ctx.now = now
         for seq, ranges in (result.hashes or {}).items():
             seq.hash_ranges = ranges
@@ -99,6 +103,7 @@ class Scheduler:
 
     def retire(self, seq: Sequence) -> None:
         """Let go of a sequence that has its last token, or keep it as padding if the policy says so."""
+        self.has_news = True
         if self.keeps_finished and seq.state == "running":
             self._stop_running(seq)
             seq.state = "finished"
@@ -108,6 +113,7 @@ class Scheduler:
 
     def remove(self, seq: Sequence) -> None:
         """Forget a sequence that finished or was aborted, in any state, and free its blocks."""
+        self.has_news = True
         if seq.state == "waiting":
             self.waiting.remove(seq)
         elif seq.state == "running":
@@ -134,6 +140,7 @@ class Scheduler:
         """Begin a step with the full token budget; the prefill threshold is off for a lone sequence (2.5)."""
         self.ctx.now = now
         self.wake_at = None
+        self.has_news = False
         alone = len(self.running) + len(self.waiting) <= 1
         return Batch(self.max_num_batched_tokens, 0 if alone else self.long_prefill_token_threshold)
 
@@ -248,6 +255,38 @@ class Scheduler:
                     seq._output += 1
                     batch.ending.append(seq)
         return batch
+
+    def unchanged_steps(self, batch: Batch, limit: float) -> int:
+        """Say for how many further steps, at most `limit`, the batch just learnt from repeats.
+
+        While every row decodes and nothing can be admitted, it does, until a sequence gets its last allowed
+        token or blocks run out. Whoever skips them says so by `advance`. A policy may return this from
+        `steady_steps` if it would decide the same in those steps whatever the time.
+        """
+        group = self.decodes
+        if batch.chunks or self.prefills or batch.preempted or batch.postponed or batch.ending:
+            return 0
+        if not group.size or self.has_news or group.publishes:
+            return 0
+        k = min(limit, group.next_limit() - group.steps - 1)
+        if (k + group.block_size) * group.size <= group.block_size * self.kv.num_free:
+            return int(k)  # a member opens at most a block every block_size steps
+        free = self.kv.num_free
+        for i, opened in enumerate(group.openings(int(min(k, group.block_size * (free + 1))))):
+            free -= opened
+            if free < 0:
+                return i
+        return int(k)
+
+    def steady_steps(self, batch: Batch, limit: float) -> int:
+        """Say for how many steps, at most `limit`, `schedule` would repeat `batch`; 0 if that is not known."""
+        return 0
+
+    def advance(self, openings: list[int]) -> None:
+        """Repeat the last batch, once for each entry: so many blocks its decodes open."""
+        self.decodes.steps += len(openings)
+        self.kv.pool.take(sum(openings))
+        self.num_grouped_steps += len(openings)
 
     # Inside.
 

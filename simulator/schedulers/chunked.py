@@ -18,3 +18,6 @@ class Chunked(Scheduler):
         if not batch.preempted:  # a step that had to preempt admits nobody (rule 3.12)
             self.admit(batch)
         return self.commit(batch)
+
+    def steady_steps(self, batch: Batch, limit: float) -> int:
+        return self.unchanged_steps(batch, limit)

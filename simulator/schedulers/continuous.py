@@ -23,3 +23,6 @@ class Continuous(Scheduler):
             if not batch.preempted and (not self.running or self.collected(now)):
                 self.admit(batch, whole=True)
         return self.commit(batch)
+
+    def steady_steps(self, batch: Batch, limit: float) -> int:
+        return self.unchanged_steps(batch, limit)

@@ -19,3 +19,6 @@ class PrefillFirst(Scheduler):
         if not batch:
             self.take_decodes(batch)
         return self.commit(batch)
+
+    def steady_steps(self, batch: Batch, limit: float) -> int:
+        return self.unchanged_steps(batch, limit)

@@ -33,6 +33,9 @@ class Static(Scheduler):
             batch.add_padding([seq.num_computed + 1 for seq in self.padding] if batch else [])
         return self.commit(batch)
 
+    def steady_steps(self, batch: Batch, limit: float) -> int:
+        return self.unchanged_steps(batch, limit)
+
     def _end_batch(self) -> None:
         for seq in self.padding:
             self.kv.release(seq, seq.num_computed)

@@ -1,0 +1,156 @@
+"""The notebooks run, say what their cells compute, and show what running them shows.
+
+The source of a notebook is its .py file, cells marked as py:percent has it; the .ipynb is what
+`make notebooks` made of it. Nothing here needs jupyter, except the slow test.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import json
+import re
+import socket
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from plotly.graph_objects import Figure
+
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+SOURCES = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
+BOOKS = [source.stem for source in SOURCES]
+ANSWERS = sorted((FOLDER / "answers").glob("*.py"))
+
+QUOTES: dict[str, list[str]] = {
+    "01_first_run": [],
+    "02_batching": [],
+}
+"""What the text claims, as f-strings over the names of the notebook; filled in, each must stand in the text."""
+
+
+class Cell(NamedTuple):
+    """A cell of a notebook's source."""
+
+    kind: str  # markdown | code
+    text: str
+
+
+def cells(source: Path) -> list[Cell]:
+    """Split a py:percent file into its cells."""
+    found = []
+    for part in re.split(r"^# %%", source.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        mark, _, body = part.partition("\n")
+        is_text = mark.strip() == "[markdown]"
+        text = re.sub(r"^# ?", "", body, flags=re.MULTILINE) if is_text else body
+        found.append(Cell("markdown" if is_text else "code", text.strip()))
+    return found
+
+
+def notebook(book: str) -> dict[str, Any]:
+    loaded = json.loads((FOLDER / f"{book}.ipynb").read_text(encoding="utf-8"))
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def prose(source: Path) -> str:
+    """Return the text of a notebook without emphasis, in one line."""
+    text = " ".join(cell.text for cell in cells(source) if cell.kind == "markdown")
+    return " ".join(text.replace("*", "").replace("`", "").split())
+
+
+def run_cell(text: str, names: dict[str, Any]) -> tuple[str, object]:
+    """Execute a cell as IPython does; return what it prints and the value of its last line."""
+    tree = ast.parse(text)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(tree, "cell", "exec"), names)
+        value = eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last else None
+    return printed.getvalue(), value
+
+
+def shown(outputs: list[dict[str, Any]]) -> tuple[str, str, list[str]]:
+    """Return what a cell of a notebook shows: printed text, the last line's value as text, and pictures."""
+    printed = "".join("".join(each["text"]) for each in outputs if each["output_type"] == "stream")
+    data = [each["data"] for each in outputs if "data" in each]
+    text = "".join("".join(each.get("text/plain", "")) for each in data)
+    return printed, text, [each["image/png"] for each in data if "image/png" in each]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=BOOKS)
+def test_running_a_notebook_shows_what_it_holds(source: Path) -> None:
+    names: dict[str, Any] = {"__name__": "notebook"}
+    code = [cell for cell in notebook(source.stem)["cells"] if cell["cell_type"] == "code"]
+    for cell in code:
+        printed, value = run_cell("".join(cell["source"]), names)
+        was_printed, text, pictures = shown(cell["outputs"])
+        assert was_printed.split() == printed.split(), "run `make notebooks`"
+        assert len(pictures) == isinstance(value, Figure)
+        assert text.split() == ([] if value is None or pictures else repr(value).split()), "`make notebooks`"
+    for quote in QUOTES[source.stem]:
+        assert " ".join(eval(f"f{quote!r}", names).split()) in prose(source)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=BOOKS)
+def test_source_and_notebook_are_a_pair(source: Path) -> None:
+    pair = [Cell(cell["cell_type"], "".join(cell["source"])) for cell in notebook(source.stem)["cells"]]
+    assert pair == cells(source), "run `make notebooks`"
+
+
+@pytest.mark.parametrize("book", BOOKS)
+def test_a_notebook_is_small_and_names_no_machine(book: str) -> None:
+    content = notebook(book)
+    outputs = [output for cell in content["cells"] for output in cell.get("outputs", [])]
+    assert {output["output_type"] for output in outputs} <= {"stream", "display_data", "execute_result"}
+    assert {output["name"] for output in outputs if output["output_type"] == "stream"} <= {"stdout"}
+    pictures = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    assert len(pictures) >= 3
+    assert max(len(picture) for picture in pictures) * 3 / 4 < 100e3
+    assert (FOLDER / f"{book}.ipynb").stat().st_size < 600e3
+    words = json.dumps([{**o, "data": {**o.get("data", {}), "image/png": ""}} for o in outputs])
+    assert not re.search(r"/(home|root|tmp|usr|work|Users)/|[A-Z]:\\\\", words)
+    assert socket.gethostname() not in words
+
+
+@pytest.mark.parametrize("source", [*SOURCES, *ANSWERS], ids=lambda path: str(path.relative_to(FOLDER)))
+def test_functions_in_notebooks_are_short(source: Path) -> None:
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    assert [node.name for node in functions if node.end_lineno - node.lineno >= 5] == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=BOOKS)
+def test_a_notebook_states_its_goal_and_ends_with_two_exercises(source: Path) -> None:
+    text = [cell.text for cell in cells(source) if cell.kind == "markdown"]
+    assert "**Goal.**" in text[0]
+    assert re.findall(r"\*\*(Exercise \d)\.", text[-1]) == ["Exercise 1", "Exercise 2"]
+    assert f"answers/{source.name}" in text[-1]
+    assert 1200 < len(prose(source).split()) < 3500  # ten to twenty minutes
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=BOOKS)
+def test_answers_run_and_hold(source: Path) -> None:
+    answers = FOLDER / "answers" / source.name
+    text = answers.read_text(encoding="utf-8")
+    assert text.index("Exercise 1") < text.index("Exercise 2")
+    assert sum(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(text))) >= 2
+    run_cell(text, {"__name__": "answers"})
+
+
+def test_the_table_links_every_notebook() -> None:
+    table = (FOLDER / "README.md").read_text(encoding="utf-8")
+    linked = re.findall(r"\]\((\d\d_\w+)\.ipynb\)", table)
+    assert linked == BOOKS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", SOURCES, ids=BOOKS)
+def test_jupyter_runs_a_notebook(source: Path) -> None:
+    jupytext = pytest.importorskip("jupytext")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    content = jupytext.read(source)
+    nbclient.NotebookClient(content, timeout=300, kernel_name="python3").execute()
+    kept = [cell["source"] for cell in notebook(source.stem)["cells"]]
+    assert [cell["source"] for cell in content["cells"]] == ["".join(lines) for lines in kept]
