@@ -21,7 +21,7 @@ from nbformat import NotebookNode
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 FIGURE = "application/vnd.plotly.v1+json"
-WIDTH, SCALE = 900, 1.25  # pixels; about as wide as the page that shows it, sharp enough on a dense screen
+WIDTH = 900  # pixels: as wide as the page that shows it
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
@@ -46,12 +46,12 @@ def build(source: Path) -> Path:
 def picture(figure: NotebookNode) -> str:
     """Draw a figure as it left the kernel, as base64 PNG."""
     shown = {"data": figure["data"], "layout": figure["layout"]}
-    png = plotly.io.to_image(shown, format="png", width=WIDTH, scale=SCALE, validate=False)
+    png = plotly.io.to_image(shown, format="png", width=WIDTH, validate=False)
     return base64.b64encode(png).decode("ascii")
 
 
 def main() -> None:
-    os.environ["PLOTLY_RENDERER"] = "plotly_mimetype"
+    os.environ |= {"PLOTLY_RENDERER": "plotly_mimetype", "TQDM_DISABLE": "1"}
     wanted = sys.argv[1:] or [""]
     kaleido.start_sync_server(silence_warnings=True)  # one browser for all pictures
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable
+from collections.abc import Sequence as Many
 from typing import NamedTuple
 
 from simulator.request import Sequence
@@ -38,21 +39,22 @@ class DecodeGroup:
         self.size = 0
         self.offset_sum = 0
         self.opens = [0] * block_size
+        self.num_publishers = 0  # members that fill blocks whose hashes others may know
         self._publishers: list[dict[Sequence, None]] = [{} for _ in range(block_size)]
-        self._longest: list[tuple[int, int, Sequence]] = []
+        self._longest = 0  # offset of the member with most tokens
+        self._by_length: list[tuple[int, int, Sequence]] = []
         self._limits: list[tuple[int, int, Sequence]] = []
 
     def join(self, seq: Sequence) -> None:
         """Take in a sequence whose last known token is the one being sampled."""
-        offset = seq.num_computed - self.steps
-        seq.group, seq.offset = self, offset
+        offset = seq._computed - self.steps
+        seq.group = self
         self.size += 1
-        self._enter(seq)
-        heapq.heappush(self._limits, (seq.limit - 1 + seq.num_prompt - offset, seq.order, seq))
+        self._enter(seq, offset)
 
     def leave(self, seq: Sequence) -> None:
         """Let a member go and store its counters."""
-        computed = seq.num_computed
+        computed = seq.offset + self.steps
         self.size -= 1
         self._exit(seq)
         seq.group = None
@@ -62,23 +64,38 @@ class DecodeGroup:
     def postpone(self, seq: Sequence) -> None:
         """Leave a member out of the step about to be counted."""
         self._exit(seq)
-        seq.offset -= 1
-        self._enter(seq)
-        heapq.heappush(self._limits, (seq.limit - 1 + seq.num_prompt - seq.offset, seq.order, seq))
+        self._enter(seq, seq.offset - 1)
 
-    def _enter(self, seq: Sequence) -> None:
+    def _enter(self, seq: Sequence, offset: int) -> None:
         size = self.block_size
-        self.offset_sum += seq.offset
-        self.opens[-seq.offset % size] += 1
-        heapq.heappush(self._longest, (-seq.offset, seq.order, seq))
-        if seq.hash_private_from * size > seq.offset + self.steps:
-            self._publishers[(-seq.offset - 1) % size][seq] = None
+        seq.offset = offset
+        self.offset_sum += offset
+        self.opens[-offset % size] += 1
+        if offset > self._longest or self.size == 1:
+            self._longest = offset
+        heapq.heappush(self._by_length, (-offset, seq.order, seq))
+        heapq.heappush(self._limits, (seq.limit - 1 + seq.num_prompt - offset, seq.order, seq))
+        if seq.hash_private_from * size > offset + self.steps:
+            self._publishers[(-offset - 1) % size][seq] = None
+            self.num_publishers += 1
 
     def _exit(self, seq: Sequence) -> None:
-        size = self.block_size
-        self.offset_sum -= seq.offset
-        self.opens[-seq.offset % size] -= 1
-        self._publishers[(-seq.offset - 1) % size].pop(seq, None)
+        size, offset = self.block_size, seq.offset
+        self.offset_sum -= offset
+        self.opens[-offset % size] -= 1
+        if self.num_publishers and seq in self._publishers[(-offset - 1) % size]:
+            del self._publishers[(-offset - 1) % size][seq]
+            self.num_publishers -= 1
+        if offset == self._longest:
+            seq.offset = offset + 1  # no longer what its entry says
+            self._find_longest()
+            seq.offset = offset
+
+    def _find_longest(self) -> None:
+        heap = self._by_length
+        while heap and (heap[0][2].group is not self or heap[0][2].offset != -heap[0][0]):
+            heapq.heappop(heap)
+        self._longest = -heap[0][0] if heap else 0
 
     @property
     def num_opening(self) -> int:
@@ -93,13 +110,7 @@ class DecodeGroup:
     @property
     def kv_max(self) -> int:
         """The longest member's computed tokens; 0 without members."""
-        heap = self._longest
-        while heap:
-            offset, _, seq = heap[0]
-            if seq.group is self and seq.offset == -offset:
-                return seq.offset + self.steps
-            heapq.heappop(heap)
-        return 0
+        return self._longest + self.steps if self.size else 0
 
     def publishing(self) -> list[Sequence]:
         """Members whose next token fills a block with a hash others may know, in order of admission."""
@@ -115,11 +126,6 @@ class DecodeGroup:
                 return step
             heapq.heappop(heap)
         return math.inf
-
-    @property
-    def publishes(self) -> bool:
-        """Whether any member fills blocks whose hashes others may know."""
-        return any(self._publishers)
 
     def openings(self, k: int) -> list[int]:
         """Return how many members open a block in each of the next k steps."""
@@ -148,42 +154,24 @@ class Batch:
     Satisfies `simulator.latency.Features`. Lengths in tokens.
     """
 
-    __slots__ = (
-        "budget",
-        "chunks",
-        "decode_kv",
-        "decode_kv_max",
-        "ending",
-        "num_decodes",
-        "num_padding",
-        "num_sampled",
-        "num_tokens",
-        "padding_kv_max",
-        "postponed",
-        "preempted",
-        "prefill_kv_max",
-        "prefill_tokens",
-        "prefill_work",
-        "threshold",
-    )
+    preempted: Many[Sequence] = ()  # sequences that lost their blocks to this step
+    postponed: Many[Sequence] = ()  # members of the group that this step leaves out
+    ending: Many[Sequence] = ()  # sequences whose token sampled in this step is their last allowed
+    num_decodes = 0  # padding included
+    num_padding = 0  # finished sequences that a static batch still computes
+    padding_kv_max = 0
+    decode_kv = 0
+    decode_kv_max = 0
+    num_tokens = 0
+    num_sampled = 0
+    prefill_tokens = 0
+    prefill_work = 0.0
+    prefill_kv_max = 0
 
     def __init__(self, budget: int, threshold: int = 0) -> None:
         self.budget = budget  # tokens that may still be scheduled in this step
         self.threshold = threshold  # most tokens of one sequence in this step; 0 = no such limit
         self.chunks: list[Chunk] = []
-        self.preempted: list[Sequence] = []
-        self.postponed: list[Sequence] = []  # members of the group that this step leaves out
-        self.ending: list[Sequence] = []  # sequences whose token sampled in this step is their last allowed
-        self.num_decodes = 0  # padding included
-        self.num_padding = 0
-        self.padding_kv_max = 0
-        self.decode_kv = 0
-        self.decode_kv_max = 0
-        self.num_tokens = 0
-        self.num_sampled = 0
-        self.prefill_tokens = 0
-        self.prefill_work = 0.0
-        self.prefill_kv_max = 0
 
     @property
     def num_seqs(self) -> int:
@@ -194,10 +182,10 @@ class Batch:
 
     def chunk_size(self, seq: Sequence, computed: int) -> int:
         """Tokens of a sequence to schedule when `computed` are done: threshold, then budget (rule 3.5)."""
-        n = seq.num_tokens - computed
+        n = seq.num_prompt + seq.num_output - computed
         if 0 < self.threshold < n:
             n = self.threshold
-        return min(n, self.budget)
+        return n if n < self.budget else self.budget
 
     def add_decodes(self, n: int, kv: int, longest: int) -> None:
         """Schedule n decodes that read `kv` tokens of context in all, the new ones included."""
@@ -226,7 +214,7 @@ class Batch:
     def add_chunk(self, seq: Sequence, n: int, start: int, cached: int | None = None) -> None:
         """Schedule n tokens of a sequence from position `start` on."""
         end = start + n
-        samples = end == seq.num_tokens
+        samples = end == seq.num_prompt + seq._output
         self.chunks.append(Chunk(seq, n, start, samples, cached))
         self.budget -= n
         self.num_tokens += n
@@ -254,3 +242,6 @@ class StepResult(NamedTuple):
 
     stopped: list[Sequence]  # sequences whose sampled token ended the answer
     hashes: dict[Sequence, list[tuple[int, int]]] | None = None  # hashes of blocks whose tokens are now known
+
+
+NOTHING_ENDED = StepResult([])

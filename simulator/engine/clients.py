@@ -19,7 +19,7 @@ import simpy
 from numpy.typing import NDArray
 
 from simulator.engine.admission import make_sequence, why_rejected
-from simulator.engine.clock import arrive_at
+from simulator.engine.clock import towards
 from simulator.engine.replica import Replica
 from simulator.kv.prefix import PrivateIds
 from simulator.request import Request
@@ -66,7 +66,7 @@ class Clients:
         self._progress = progress
         self._private = PrivateIds()
         self._free = math.inf if plan.max_concurrency is None else plan.max_concurrency
-        self._held: deque[tuple[int, float]] = deque()  # wait at the client: (request, since when)
+        self._held: deque[tuple[int, Request, float]] = deque()  # wait at the client, since when
         self._missing: dict[int, int] = {}  # request -> predecessors that are not done
         self._followers: dict[int, list[int]] = {}
         for before, after in [] if plan.follows is None else plan.follows.tolist():
@@ -77,29 +77,33 @@ class Clients:
         env.process(self._open_loop())
 
     def _open_loop(self) -> Wait:
+        env = self.env
         for index, request in enumerate(self._requests):
-            if index not in self._missing:
-                yield from arrive_at(self.env, request.arrival)
-                self._want(index)
+            if index in self._missing:
+                continue
+            while env.now < request.arrival:
+                yield env.timeout(towards(env.now, request.arrival))
+            self._want(index, request)
 
-    def _want(self, index: int) -> None:
+    def _want(self, index: int, request: Request) -> None:
         """A client wants to send; it may have to wait until fewer requests are under way."""
         if self._free > 0:
             self._free -= 1
-            self._send(index, self.env.now)
+            self._send(index, request)
         else:
-            self._held.append((index, self.env.now))
+            self._held.append((index, request, self.env.now))
 
-    def _send(self, index: int, wanted: float) -> None:
+    def _send(self, index: int, request: Request, waited: float = 0.0) -> None:
         delay = 0.0 if self.plan.pre_delay is None else float(self.plan.pre_delay[index])
-        self.replica.recorder.sent(index, self.env.now - wanted, delay)
+        if waited or delay:
+            self.replica.recorder.sent(index, waited, delay)
         if delay > 0:
-            self._after(delay, lambda: self._arrive(index))
+            self._after(delay, lambda: self._arrive(index, request))
         else:
-            self._arrive(index)
+            self._arrive(index, request)
 
-    def _arrive(self, index: int) -> None:
-        replica, request = self.replica, self._requests[index]
+    def _arrive(self, index: int, request: Request) -> None:
+        replica = self.replica
         now = self.env.now
         replica.recorder.arrived(index, now)
         reason = why_rejected(request, replica.scheduler)
@@ -124,7 +128,7 @@ class Clients:
             self._missing[follower] -= 1
             if not self._missing[follower]:
                 pause = 0.0 if self.plan.think is None else float(self.plan.think[follower])
-                self._after(pause, functools.partial(self._want, follower))
+                self._after(pause, functools.partial(self._want, follower, self._requests[follower]))
         done, total = self.replica.recorder.num_done, len(self._requests)
         if self._progress is not None and done % max(1, total // 200) == 0:
             self._progress(done, total)
@@ -133,7 +137,8 @@ class Clients:
         self._free += 1
         if self._held:
             self._free -= 1
-            self._send(*self._held.popleft())
+            index, request, since = self._held.popleft()
+            self._send(index, request, self.env.now - since)
 
     def _after(self, seconds: float, act: Callable[[], None]) -> None:
         callbacks = self.env.timeout(seconds).callbacks

@@ -45,12 +45,6 @@ def wait_until(env: simpy.Environment, moment: float) -> Generator[simpy.events.
         yield StepEnd(env, towards(env.now, moment))
 
 
-def arrive_at(env: simpy.Environment, moment: float) -> Generator[simpy.events.Event, None, None]:
-    """Let time pass until exactly `moment`, ahead of the step ends of that moment."""
-    while env.now < moment:
-        yield env.timeout(towards(env.now, moment))
-
-
 def step_ends(latency: LatencyModel, batch: Batch, now: float, steps: int, horizon: float) -> list[float]:
     """Return when the next steps end that repeat a batch of decodes, at most `steps` of them.
 

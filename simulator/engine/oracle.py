@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 
-from simulator.batch import Batch, DecodeGroup, StepResult
+from simulator.batch import NOTHING_ENDED, Batch, DecodeGroup, StepResult
 from simulator.latency.base import LatencyModel
 from simulator.request import Sequence
 
@@ -44,11 +44,11 @@ class SimulatedExecutor:
                 else:
                     heapq.heappush(ends, (steps + rest, seq.order, seq))
         while ends and ends[0][0] <= steps:
-            seq = self._next()
-            if seq is not None and ends[0][0] <= steps:
+            due = self._next()
+            if due is not None and ends[0][0] <= steps:
                 heapq.heappop(ends)
-                stopped.append(seq)
-        return StepResult(stopped)
+                stopped.append(due)
+        return StepResult(stopped) if stopped else NOTHING_ENDED
 
     def steps_before_end(self) -> float:
         """For how many further decode steps no answer ends; infinite if none decodes."""

@@ -96,30 +96,31 @@ class Replica:
                 self._apply_aborts()
             now = self.now
             batch = scheduler.schedule(now)
-            has_news = self._learn() or bool(batch.preempted)
-            if batch or batch.preempted:
+            has_news = self._pending is not None or bool(batch.preempted)
+            if self._pending is not None:
+                self._learn()
+            if batch.num_tokens or batch.preempted:
                 recorder.scheduled(batch, scheduler, now)
             if self.is_watched:
                 self._show(batch, now)
-            if batch:
+            if batch.num_tokens:
                 end = now + latency.step_time(batch)
                 result = self.executor.execute(batch)
-                if env.peek() <= end or (self.on_done is not None and (result.stopped or batch.ending)):
+                ends_any = bool(result.stopped or batch.ending)
+                if env.peek() <= end or (ends_any and self.on_done is not None):
                     yield from wait_until(env, end)
                 self.now = end
                 recorder.executed(batch, end)
                 self._pending = (batch, result)
                 if not self.async_scheduling:
                     self._learn()
-                if not result.stopped:
+                if not (ends_any or batch.chunks or scheduler.has_news or self._aborts) and self.skips:
                     yield from self._repeat(batch)
             elif not has_news:
                 yield from self._idle()
 
     def _repeat(self, batch: Batch) -> Wait:
         """Take the steps in which the scheduler would decide the same, up to the next event outside."""
-        if self._aborts or not self.skips:
-            return
         steps = self.scheduler.steady_steps(batch, self.executor.steps_before_end())
         if steps <= 0:
             return
@@ -143,14 +144,13 @@ class Replica:
         if self.check_invariants:
             self.scheduler.check()
 
-    def _learn(self) -> bool:
-        """Update the scheduler with the last step's result, if that is still to do."""
-        if self._pending is None:
-            return False
+    def _learn(self) -> None:
+        """Update the scheduler with the last step's result."""
+        assert self._pending is not None, "there is a result to learn from"
         (batch, result), self._pending = self._pending, None
+        if not (batch.ending or result.stopped or result.hashes):
+            return
         finished = self.scheduler.update(batch, result, self.now)
-        if not finished:
-            return True
         now = self.now
         for observer in self.observers:
             observer.finished([seq for seq in finished if seq not in self._aborts], now)
@@ -158,7 +158,6 @@ class Replica:
             if seq not in self._aborts:
                 self.recorder.finished(seq, now, self.executor.forget(seq))
                 self._tell(seq)
-        return True
 
     def _tell(self, seq: Sequence) -> None:
         if self.on_done is not None:

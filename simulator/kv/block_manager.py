@@ -92,31 +92,43 @@ class BlockManager:
         self.num_queries += seq.num_tokens
         self.num_hits += start
         self.pool.take(need)
-        self._register(seq, min((start + n) // self.block_size, seq.hash_private_from))
+        if seq.hash_private_from:
+            self._register(seq, min((start + n) // self.block_size, seq.hash_private_from))
         return True
 
     def allocate(self, seq: Sequence, n: int) -> bool:
         """Give a running sequence slots for n more tokens; False and no change if blocks are short."""
-        computed = seq.num_computed
-        need = self.blocks_for(computed + n) - self.blocks_for(computed)
-        shared = self._shared_partial(seq, computed)
-        if need + (shared is not None) > self.pool.num_free:
+        computed, size, pool = seq.num_computed, self.block_size, self.pool
+        need = -(-(computed + n) // size) + -computed // size
+        shared = self._shared_partial(seq, computed) if seq.runs else None
+        if need + (shared is not None) > pool.num_unhashed_free + pool.num_cached_free:
             return False
         if shared is not None:  # copy-on-write: the writer gets a block of its own
             seq.runs.pop()
             seq.num_hashed -= 1
             shared.refs -= 1
             need += 1
-        self.pool.take(need)
-        self._register(seq, min((computed + n) // self.block_size, seq.hash_private_from))
+        if need:
+            pool.take(need)
+        if seq.num_hashed < seq.hash_private_from:
+            self._register(seq, min((computed + n) // size, seq.hash_private_from))
         return True
 
     def release(self, seq: Sequence, num_slots: int) -> None:
         """Take back all blocks of a sequence to which `num_slots` token slots are allocated."""
         if self.blocks_for(num_slots) > self.num_used:
             raise ValueError(f"{seq!r} releases more blocks than are in use: double free")
-        self._register(seq, num_slots // self.block_size)
-        self.pool.give(self.blocks_for(num_slots) - seq.num_hashed)
+        full, pool = num_slots // self.block_size, self.pool
+        held = full + (num_slots % self.block_size > 0)
+        if not seq.runs and len(seq.hash_ranges) == 1:  # plain: all of its own, nothing published yet
+            lo, hi = seq.hash_ranges[0]
+            hashed = min(full, hi - lo)
+            pool.num_unhashed_free += held - hashed
+            if hashed:
+                pool.leave_cached(lo, lo + hashed)
+            return
+        self._register(seq, full)
+        pool.give(held - seq.num_hashed)
         for run in reversed(list(held_runs(seq))):
             self.pool.drop(run)
         seq.runs = []
@@ -145,7 +157,7 @@ class BlockManager:
             run.refs += 1
 
     def _shared_partial(self, seq: Sequence, computed: int) -> Run | None:
-        if not seq.runs or computed % self.block_size == 0 or seq.num_hashed * self.block_size < computed:
+        if computed % self.block_size == 0 or seq.num_hashed * self.block_size < computed:
             return None
         run = cast(Run, seq.runs[-1][0])
         return run if not run.hashed and run.refs > 1 else None
@@ -172,9 +184,9 @@ class BlockManager:
             last = seq.runs[-1]
             run = cast(Run, last[0])
             if run.hi == lo and self.pool.extend(run, hi):
-                last[1] = len(run)
+                last[1] = run.hi - run.lo
                 return
-        seq.runs.extend([run, len(run)] for run in self.pool.publish(lo, hi))
+        seq.runs.extend([run, run.hi - run.lo] for run in self.pool.publish(lo, hi))
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Raise AssertionError unless every block is free or owned, and every reference is accounted for."""
@@ -205,5 +217,5 @@ def held_runs(seq: Sequence) -> Iterator[Run]:
         while count > 0:
             assert piece is not None
             yield piece
-            count -= len(piece)
+            count -= piece.hi - piece.lo
             piece = piece.next

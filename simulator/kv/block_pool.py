@@ -138,6 +138,19 @@ class BlockPool:
             lo = run.hi
         return runs
 
+    def leave_cached(self, lo: int, hi: int) -> None:
+        """Register freshly filled blocks that nobody holds any longer; like `publish` and `drop` in one."""
+        if lo in self._copies:
+            for run in reversed(self.publish(lo, hi)):
+                self.drop(run)
+            return
+        run = Run(lo, hi)
+        run.refs = 0
+        self._releases = run.released = self._releases + 1
+        self._copies[lo] = [run]
+        self.num_cached_free += hi - lo
+        heapq.heappush(self._heap, (run.released, -lo, run))
+
     def extend(self, run: Run, hi: int) -> bool:
         """Lengthen a run to `hi` in place if nobody else holds or copies it; else change nothing."""
         if run.refs != 1 or not run.hashed or len(self._copies[run.lo]) > 1 or run.hi in self._copies:
@@ -167,8 +180,11 @@ class BlockPool:
             if run.refs or run.released != released:
                 heapq.heappop(heap)
                 continue
-            size = run.hi - run.lo
             here = self._copies[run.lo]
+            size = run.hi - run.lo
+            if size > n and len(here) == 1:
+                run.hi -= n
+                return
             if size <= n:
                 heapq.heappop(heap)
                 here.remove(run)
@@ -176,11 +192,8 @@ class BlockPool:
                     del self._copies[run.lo]
                 run.released = 0
                 n -= size
-            elif len(here) > 1:
-                self._split(run, run.hi - n)
             else:
-                run.hi -= n
-                n = 0
+                self._split(run, run.hi - n)
 
     def cached_runs(self) -> Iterator[Run]:
         """Yield every run that a lookup could find, copies included."""

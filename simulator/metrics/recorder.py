@@ -33,8 +33,7 @@ _SPAN = (
     "count",
     "start",
     "prefill_work",
-    "num_tokens",
-    "num_seqs",
+    "num_chunks",
     "num_sampled",
     "num_decodes",
     "num_padding",
@@ -93,16 +92,15 @@ class Recorder:
         for seq in batch.ending:
             if seq.state == "running":
                 kv_tokens += seq._computed
-        num_decodes, num_chunks = batch.num_decodes, len(batch.chunks)
+        chunks = batch.chunks
         self._spans.extend(
             (
                 1,
                 now,
                 batch.prefill_work,
-                batch.num_tokens,
-                num_decodes + num_chunks,
+                len(chunks),
                 batch.num_sampled,
-                num_decodes,
+                batch.num_decodes,
                 batch.num_padding,
                 batch.decode_kv,
                 batch.decode_kv_max,
@@ -110,7 +108,7 @@ class Recorder:
                 batch.prefill_tokens,
                 batch.prefill_kv_max,
                 len(scheduler.running),
-                len(scheduler.waiting),
+                scheduler.waiting.size,
                 pool.num_unhashed_free + pool.num_cached_free,
                 pool.num_unhashed_free,
                 kv_tokens,
@@ -118,16 +116,14 @@ class Recorder:
                 pool.num_evicted,
             )
         )
-        for chunk in batch.chunks:
-            if chunk.cached is not None:
-                index = chunk.seq.index
-                if self.scheduled_at[index] != self.scheduled_at[index]:
-                    self.scheduled_at[index] = now
-                    self.num_cached[index] = chunk.cached
+        for seq, _, _, _, cached in chunks:
+            if cached is not None and self.scheduled_at[seq.index] != self.scheduled_at[seq.index]:
+                self.scheduled_at[seq.index] = now
+                self.num_cached[seq.index] = cached
         if batch.preempted or batch.postponed:
             for seq in (*batch.preempted, *batch.postponed):
                 self._end_stint(seq)
-        if not batch:
+        if not batch.num_tokens:
             self._ends.append(now)
 
     def repeated(self, ends: Many[float], opened: Many[int]) -> None:
@@ -153,7 +149,7 @@ class Recorder:
             for seq in self._left_out:
                 if (seq.is_decode or seq in batch.ending) and seq not in still:
                     self._joined[seq] = (len(ends), self._num_decoding)
-            self._left_out = batch.postponed
+            self._left_out = list(batch.postponed)
         ends.append(now)
 
     def _end_stint(self, seq: Sequence) -> None:
@@ -241,7 +237,7 @@ class Recorder:
         """Return the columns of the spans, whole numbers save for times and work."""
         rows = np.array(self._spans).reshape(-1, len(_SPAN))
         columns: dict[str, Ints] = {name: rows[:, i].astype(np.int64) for i, name in enumerate(_SPAN)}
-        columns["start"], columns["prefill_work"] = rows[:, 1], rows[:, 2]  # type: ignore[assignment]
+        columns["start"], columns["prefill_work"] = rows[:, 1], rows[:, 2]
         return columns
 
     def step_table(self) -> StepTable:
@@ -262,8 +258,8 @@ class Recorder:
         return StepTable(
             start=start,
             end=ends,
-            num_tokens=column["num_tokens"],
-            num_seqs=column["num_seqs"],
+            num_tokens=column["num_decodes"] + column["prefill_tokens"],
+            num_seqs=column["num_decodes"] + column["num_chunks"],
             num_sampled=column["num_sampled"] - column["num_padding"],
             num_decodes=column["num_decodes"],
             decode_kv=column["decode_kv"] + again * members,

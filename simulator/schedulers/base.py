@@ -95,8 +95,10 @@ class Scheduler:
             seq.hash_ranges = ranges
             if seq.state == "running":  # a block may be full before its last token is known (rule 8.4)
                 self.kv.publish(seq, 0)
-        done = {seq: None for seq in (*batch.ending, *result.stopped) if seq.state != "finished"}
-        finished = sorted(done, key=lambda seq: seq.order)
+        done = [seq for seq in (*batch.ending, *result.stopped) if seq.state != "finished"]
+        finished = done
+        if len(done) > 1:
+            finished = sorted(dict.fromkeys(done), key=lambda seq: seq.order)
         for seq in finished:
             self.retire(seq)
         return finished
@@ -141,22 +143,39 @@ class Scheduler:
         self.ctx.now = now
         self.wake_at = None
         self.has_news = False
-        alone = len(self.running) + len(self.waiting) <= 1
-        return Batch(self.max_num_batched_tokens, 0 if alone else self.long_prefill_token_threshold)
+        threshold = self.long_prefill_token_threshold
+        if threshold and len(self.running) + len(self.waiting) <= 1:
+            threshold = 0
+        return Batch(self.max_num_batched_tokens, threshold)
 
     def take_decodes(self, batch: Batch) -> None:
         """Schedule every decode as one group; while blocks are short, preempt (3.7)."""
         self.num_grouped_steps += 1
-        group, kv, taken = self.decodes, self.kv, 0
-        while group.num_opening - taken > kv.num_free:
-            taken += kv.num_free  # by the decodes before the one for which a victim must go
-            kv.pool.take(kv.num_free)
+        group, pool = self.decodes, self.kv.pool
+        opening = group.opens[group.steps % group.block_size]
+        if opening > pool.num_unhashed_free + pool.num_cached_free:
+            opening = self._make_room(batch)
+        size = group.size
+        if size:
+            if opening:
+                pool.take(opening)
+            if group.num_publishers:
+                for seq in group.publishing():
+                    self.kv.publish(seq, 1)
+            batch.num_decodes = batch.num_sampled = size
+            batch.num_tokens += size
+            batch.budget -= size
+            batch.decode_kv = group.offset_sum + size * group.steps + size
+            batch.decode_kv_max = group.kv_max + 1
+
+    def _make_room(self, batch: Batch) -> int:
+        """Preempt until the decodes find the blocks they open; return how many they have yet to take."""
+        group, pool, taken = self.decodes, self.kv.pool, 0
+        while group.num_opening - taken > pool.num_free:
+            taken += pool.num_free  # by the decodes before the one for which a victim must go
+            pool.take(pool.num_free)
             self.preempt(self.choose_victim(), batch)
-        if group.size:
-            kv.pool.take(group.num_opening - taken)
-            for seq in group.publishing():
-                kv.publish(seq, 1)
-            batch.add_decodes(group.size, group.kv_sum + group.size, group.kv_max + 1)
+        return group.num_opening - taken
 
     def take_running(self, batch: Batch) -> None:
         """Schedule what runs in order of admission: decodes a token each, the others a chunk (section 3A)."""
@@ -164,15 +183,15 @@ class Scheduler:
             self._take_listed(batch)
             return
         self.take_decodes(batch)
-        for seq in list(self.prefills):
+        for seq in list(self.prefills) if self.prefills else ():
             if batch.budget == 0 or seq.state != "running":
                 return
-            n = batch.chunk_size(seq, seq.num_computed)
+            n = batch.chunk_size(seq, seq._computed)
             while not self.kv.allocate(seq, n):
                 self.preempt(next(reversed(self.running)), batch)
                 if seq.state != "running":
                     return
-            batch.add_chunk(seq, n, seq.num_computed)
+            batch.add_chunk(seq, n, seq._computed)
 
     def admit(self, batch: Batch, *, whole: bool = False) -> None:
         """Admit from the head of the queue until tokens, seats or blocks end it (section 3B).
@@ -180,17 +199,17 @@ class Scheduler:
         With `whole`, prompts are never cut: one that exceeds what is left of the budget ends the loop, one
         that exceeds the whole budget runs alone in its step.
         """
-        while batch.budget > 0 and len(self.running) < self.max_num_seqs:
-            seq = self.waiting.head()
-            if seq is None:
-                return
-            hit = self.kv.lookup(seq)
-            start = hit.num_blocks * self.kv.block_size
+        waiting, kv = self.waiting, self.kv
+        while waiting.size and batch.budget > 0 and len(self.running) < self.max_num_seqs:
+            seq = waiting.head()
+            assert seq is not None, "the queue counts what waits"
+            hit = kv.lookup(seq)
+            start = hit.num_blocks * kv.block_size
             n = seq.num_tokens - start if whole else batch.chunk_size(seq, start)
             if n > batch.budget and batch:
                 return
             must_fit = min(seq.num_tokens, self.max_model_len) if self.scheduler_reserve_full_isl else 0
-            if not self.kv.admit(seq, hit, n, must_fit=must_fit, watermark=bool(self.running)):
+            if not kv.admit(seq, hit, n, must_fit=must_fit, watermark=bool(self.running)):
                 return
             self.num_oversized += n > batch.budget
             self.start(seq, start)
@@ -236,24 +255,26 @@ class Scheduler:
         seq._computed = 0
         seq.num_preemptions += 1
         self.waiting.push_preempted(seq)
-        batch.preempted.append(seq)
+        batch.preempted = [*batch.preempted, seq]
 
     def commit(self, batch: Batch) -> Batch:
         """Count the scheduled tokens as computed (3.24); every `schedule` ends with it."""
         group = self.decodes
+        ending: list[Sequence] = []
         if batch.num_decodes:
             group.steps += 1
-            batch.ending = group.pop_limited()
-        for chunk in batch.chunks:
-            seq = chunk.seq
-            seq._computed += chunk.num_tokens
-            if chunk.samples:
+            ending = group.pop_limited()
+        for seq, n, _, samples, _ in batch.chunks:
+            seq._computed += n
+            if samples:
                 del self.prefills[seq]
                 if seq._output + 1 < seq.limit:
                     group.join(seq)
                 else:
                     seq._output += 1
-                    batch.ending.append(seq)
+                    ending.append(seq)
+        if ending:
+            batch.ending = ending
         return batch
 
     def unchanged_steps(self, batch: Batch, limit: float) -> int:
@@ -266,7 +287,7 @@ class Scheduler:
         group = self.decodes
         if batch.chunks or self.prefills or batch.preempted or batch.postponed or batch.ending:
             return 0
-        if not group.size or self.has_news or group.publishes:
+        if not group.size or self.has_news or group.num_publishers:
             return 0
         k = min(limit, group.next_limit() - group.steps - 1)
         if (k + group.block_size) * group.size <= group.block_size * self.kv.num_free:
@@ -302,11 +323,11 @@ class Scheduler:
 
     def _decodes_are_first(self, batch: Batch) -> bool:
         """Say whether serving all decodes before all chunks gives what the order of admission gives."""
-        num_prefills = len(self.prefills)
-        if num_prefills:
+        if self.prefills:
             newest = reversed(self.running)
-            if any(next(newest) not in self.prefills for _ in range(num_prefills)):
-                return False
+            for _ in self.prefills:
+                if next(newest) not in self.prefills:
+                    return False
         if self.decodes.size > batch.budget:
             return False
         return self.victim is last_admitted or self._blocks_suffice(batch)

@@ -24,12 +24,12 @@ class WaitingQueue:
         self._ctx = ctx
         self._heap: list[tuple[Any, int, Sequence]] = []
         self._by_age: deque[Sequence] = deque()
-        self._size = 0
+        self.size = 0  # how many wait
         self._back = 0
         self._front = 0
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def __iter__(self) -> Iterator[Sequence]:
         """Yield the waiting sequences in order."""
@@ -51,7 +51,7 @@ class WaitingQueue:
     def _insert(self, seq: Sequence, number: int) -> None:
         seq.enqueued = number
         seq.state = "waiting"
-        self._size += 1
+        self.size += 1
         heapq.heappush(self._heap, (self.order(seq, self._ctx), number, seq))
 
     def head(self) -> Sequence | None:
@@ -75,13 +75,13 @@ class WaitingQueue:
         seq = self.head()
         assert seq is not None, "pop from an empty queue"
         heapq.heappop(self._heap)
-        self._size -= 1
+        self.size -= 1
         return seq
 
     def remove(self, seq: Sequence) -> None:
         """Drop a sequence from anywhere in the queue."""
         seq.state = "finished"
-        self._size -= 1
+        self.size -= 1
 
 
 def _is_live(entry: tuple[Any, int, Sequence]) -> bool:
