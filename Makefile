@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
 
-.PHONY: demo test test-slow lint profiles clean
+.PHONY: demo test test-slow lint notebooks profiles clean
 
 demo: $(VENV)/.core
 	$(BIN)/servetwin run chat-a100
@@ -22,6 +22,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Run the notebooks and write them with their outputs; the pictures need Chrome or Chromium.
+notebooks: $(VENV)/.notebooks
+	$(BIN)/python scripts/build_notebooks.py
 
 # Refit the shipped profiles from a folder of public kernel timings: make profiles KERNELS=dir
 profiles: $(VENV)/.dev
@@ -39,6 +43,10 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
+	touch $@ $(VENV)/.core
+
+$(VENV)/.notebooks: $(VENV)/.python pyproject.toml constraints.txt
+	$(PIP) --editable '.[notebooks]' kaleido
 	touch $@ $(VENV)/.core
 
 clean:

@@ -59,8 +59,8 @@ steps.loc[48:64, ["start", "ms", "prefill_tokens", "num_decodes", "num_running",
 # %% [markdown]
 # - A step computes at most `max_num_batched_tokens` tokens, 96 in this scenario. So the prompt is cut into *chunks* of
 #   96, 96 and 71 tokens, the last of which shares its step with the first 25 of request 3.
-# - Steps with a prompt take 48 to 70 ms, steps that only decode 13 to 15 ms, and three decodes cost hardly more
-#   than two. That is the whole economy of serving, and notebook 2 is about it.
+# - Steps with a prompt take 48 to 70 ms, steps that only decode 13 to 15 ms, and three decodes cost little more than
+#   two. That is the whole economy of serving, and notebook 2 is about it.
 # - In steps 51 and 52 request 2 already decodes. Its second and third token come 70 and 48 ms after the one
 #   before, not 15, because it shares these steps with the prompts of others. Nothing is wrong: that is the price
 #   of letting 3 and 4 start at once.
@@ -107,7 +107,7 @@ rows[["what", "attainment", "output_throughput"]].round(3)
 # ## What the figures say
 #
 # **Latency.** Each curve climbs to the share of requests within a time; where it crosses the dashed line is the
-# share within that SLO. TTFT is what is missed: its curve reaches the line at 97.5 %, that of TPOT at 99.2 %.
+# share within that SLO. TTFT is missed more often, by 2.0 % of the requests; TPOT by 0.9 %.
 
 # %%
 result.plot("latency")
@@ -121,16 +121,17 @@ result.plot("queue")
 
 # %% [markdown]
 # **KV cache.** Share of the blocks that running requests hold. At its peak it is 20 %: memory is not what this server
-# lacks, as the doubled runs said.
+# lacks, as the doubled runs said. Below, in grey, blocks of finished requests that are overwritten. They were
+# kept in case a later prompt begins with the same tokens; in this load none does, so nothing is lost.
 
 # %%
 result.plot("kv")
 
 # %% [markdown]
 # **Batches.** What each step computed, and below how long it took. Decodes are few tokens but in every step;
-# prompts come in bursts of up to 2,048 tokens, the budget. The steps with a full budget are the ones that take
-# 134 ms on average, against 17 ms for steps of decodes only, and everyone who decodes sits through them. The P99 of
-# ITL is the length of such a step.
+# prompts come in bursts of up to 2,048 tokens, the budget. Steps with over 1,500 prompt tokens take 134 ms on average,
+# against 17 ms for steps of decodes only, and everyone who decodes sits through them. The P99 of ITL is the length
+# of such a step.
 
 # %%
 result.plot("batch")
@@ -162,14 +163,14 @@ limits = compare("chat-a100", budgets)
 limits.table[["attainment", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_itl_ms"]].round(3)
 
 # %% [markdown]
-# The P99 of ITL falls from 141 to 45 ms, as hoped. But TTFT rises, its median from 96 to 132 ms and its P99 from
-# 626 to 937 ms: a prompt now needs more steps, and each of them reads the weights and the decodes' KV again. Fewer
+# The P99 of ITL falls from 141 to 46 ms, as hoped. But TTFT rises, its median from 96 to 132 ms and its P99 from
+# 626 to 915 ms: a prompt now needs more steps, and each of them reads the weights and the decodes' KV again. Fewer
 # requests meet the SLO, 93.0 % instead of 97.2 %.
 #
-# With 4,096 the picture turns: a prompt must share its step with more other prompts and gets its first token only
-# when all of them are computed. The median TTFT gains nothing, ITL gets worse, and 95.5 % meet the SLO. Of these
-# four, vLLM's default serves this load best. For another load or another SLO it need not: that is what the
-# simulator is for.
+# With 4,096 the picture turns: a prompt shares its step with more other prompts, and none of them gets its first token
+# before all are computed. The median TTFT gains nothing, the P99 of ITL is 262 ms, and 95.5 % meet the SLO. Of these
+# four, vLLM's default serves this load best, 1,024 nearly as well. For another load or another SLO it need not
+# be so: that is what the simulator is for.
 
 # %%
 limits.plot("latency")
@@ -190,11 +191,11 @@ print(result.summary["servetwin"]["provenance"])
 #    about the same GPU, so nothing here is better than about ±10 %. Ratios between two policies on the same profile
 #    are safer, because the error is common to both.
 # 3. **Mixed steps** (a prompt chunk beside decodes) are priced as the sum of the two. That is unverified on an A100.
-#    How much rests on it? The next cell counts: a tenth of the steps, but 38 % of the time.
+#    How much rests on it? The next cell counts: 11 % of the steps, but 38 % of the time.
 # 4. **One run is one sample.** Another seed draws other requests. Before you act on a difference of one percent,
 #    repeat it with other seeds, as notebook 2 does.
 #
-# So the shape of a trade-off is to be trusted, a difference of 45 against 141 ms too, and 97.2 against 98 % not.
+# So trust the shape of a trade-off, and a difference of 46 against 141 ms. Do not trust one of 97.2 against 96.6 %.
 # `docs/limits.md` has the full list, with the direction in which each gap bends results.
 
 # %%

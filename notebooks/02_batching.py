@@ -11,7 +11,7 @@
 import numpy as np
 import pandas as pd
 
-from simulator import compare, load_profile, simulate
+from simulator import compare, load_profile
 from simulator.experiments.compare_plots import COLORS
 from simulator.experiments.figure_style import new_figure
 from simulator.experiments.private_figure import PrivateFigure
@@ -19,13 +19,11 @@ from simulator.latency.base import StepFeatures
 from simulator.specs import get_hardware, get_model
 
 
-def draw(series, x, y, log=""):
-    figure = PrivateFigure(new_figure(height=360))
+def draw(series, x, y):
+    figure = PrivateFigure(new_figure(height=360)).update_xaxes(title=x).update_yaxes(title=y)
     for color, (name, (xs, ys)) in zip(COLORS, series.items(), strict=False):
-        figure.add_scatter(x=xs, y=ys, name=name, line={"color": color, "width": 2}, mode="lines")
-    return figure.update_xaxes(title=x, type="log" if "x" in log else "linear").update_yaxes(
-        title=y, type="log" if "y" in log else "linear"
-    )
+        figure.add_scatter(x=xs, y=ys, name=name, line={"color": color}, mode="lines")
+    return figure
 
 
 # %% [markdown]
@@ -64,19 +62,25 @@ def moved(step):
 
 # %%
 context = 1000
-work = {f"{n} decodes": StepFeatures.decode([context] * n) for n in (1, 8, 64, 128, 256)}
-work |= {f"prompt of {n:,}": StepFeatures.prefill([(n, 0)]) for n in (16, 128, 512, 2048)}
-costs = pd.DataFrame({"step": work.keys(), "ms": [1e3 * profile.step_time(step) for step in work.values()]})
-costs["us/token"] = [1e3 * ms / s.num_tokens for ms, s in zip(costs.ms, work.values(), strict=True)]
-costs["FLOP/byte"] = [flops(step) / moved(step) for step in work.values()]
-costs["TFLOP/s"] = [flops(step) / ms / 1e9 for ms, step in zip(costs.ms, work.values(), strict=True)]
-costs = costs.set_index("step")
-costs.round(1)
+decodes = {f"{n} decodes": StepFeatures.decode([context] * n) for n in (1, 8, 64, 128, 256)}
+prompts = {f"prompt of {n:,}": StepFeatures.prefill([(n, 0)]) for n in (16, 128, 512, 2048)}
+work = pd.Series(decodes | prompts, dtype=object)
+
+
+def milliseconds(steps):
+    return np.array([1e3 * profile.step_time(step) for step in steps])
+
+
+costs = pd.DataFrame({"ms": milliseconds(work)}, index=work.index)
+costs["us/token"] = 1e3 * costs.ms / work.map(lambda step: step.num_tokens)
+costs["FLOP/byte"] = work.map(flops) / work.map(moved)
+costs["TFLOP/s"] = work.map(flops) / costs.ms / 1e9
+costs.astype(float).round(1)
 
 # %% [markdown]
 # One decode takes 13.3 ms and does one operation per byte: the GPU reads 15 GB to make a single token, and uses 0.4 % of
-# its arithmetic. Sixty-four decodes take 19.4 ms. Sixty-four times the tokens for 1.5 times the time: while a step waits
-# for memory, further tokens ride along.
+# its arithmetic. 64 decodes take 19.4 ms. 64 times the tokens for 1.5 times the time: while a step waits for memory,
+# further tokens ride along.
 #
 # A prompt of 2,048 tokens takes 129 ms and 63 us a token, at three quarters of the peak: here arithmetic is what it
 # waits for, and twice the tokens take twice the time. A prompt has its batch built in.
@@ -87,33 +91,33 @@ costs.round(1)
 tokens = np.unique(np.geomspace(1, 4096, 80).astype(int))
 few = tokens[tokens <= 512]
 kinds = {
-    "prompt of n tokens": (tokens, [1e3 * profile.step_time(StepFeatures.prefill([(n, 0)])) for n in tokens]),
-    "n decodes, context 1,000": (
-        few,
-        [1e3 * profile.step_time(StepFeatures.decode([context] * n)) for n in few],
-    ),
-    "n decodes, context 100": (few, [1e3 * profile.step_time(StepFeatures.decode([100] * n)) for n in few]),
+    "prompt of n tokens": (tokens, milliseconds(StepFeatures.prefill([(n, 0)]) for n in tokens)),
+    "n decodes, context 1,000": (few, milliseconds(StepFeatures.decode([1000] * n) for n in few)),
+    "n decodes, context 100": (few, milliseconds(StepFeatures.decode([100] * n) for n in few)),
 }
-draw(kinds, "tokens in the step, n (log scale)", "step time (ms, log scale)", log="xy")
+figure = draw(kinds, "tokens in the step, n (log scale)", "step time (ms, log scale)")
+figure.update_xaxes(type="log", dtick=1).update_yaxes(type="log", tickvals=[10, 20, 50, 100, 200])
 
 # %% [markdown]
-# All curves start flat at the time it takes to read the weights, 7 to 8 ms at full bandwidth; kernels reach less
-# than that, and the host adds 1.5 ms. Prompts bend upwards between 100 and 200 tokens, at the ridge. Decodes
-# bend earlier, and more gently, because each brings a context of its own that nobody shares: 131 MB at 1,000 tokens.
-# A step does not get the weights for free any more when the contexts outweigh them. The steps in the curves are
-# tiles of the matrix kernels, and real.
+# All curves start flat, at the time it takes to read the weights: 15 GB are 7.4 ms at full bandwidth; kernels do
+# not reach all of it, and the host adds 1.5 ms. Prompts bend upwards between 100 and 200 tokens, where the ridge is.
+# Decodes bend earlier and more gently, because each brings a context of its own that nobody shares: 131 MB at 1,000
+# tokens. The small stairs are real: matrix kernels work in tiles, and a started tile is paid in full.
 #
-# The same as a roofline. A step can be no higher than the roof at its intensity.
+# The same as a *roofline*: how fast a step computes, by its intensity, labelled with its number of tokens. No step can
+# be above the roof.
 
 # %%
-roof = np.array([0.5, gpu.flops / gpu.hbm_bandwidth, 5000])
-roofline = {"roof: the GPU's peaks": (roof, np.minimum(gpu.flops, roof * gpu.hbm_bandwidth) / 1e12)}
-roofline["decodes"] = costs["FLOP/byte"][:5], costs["TFLOP/s"][:5]
-roofline["prompts"] = costs["FLOP/byte"][5:], costs["TFLOP/s"][5:]
-figure = draw(roofline, "arithmetic intensity (FLOP/byte, log scale)", "TFLOP/s (log scale)", log="xy")
-figure.update_traces(mode="lines+markers", selector=lambda trace: not trace.name.startswith("roof"))
-labels = {"x": costs["FLOP/byte"], "y": costs["TFLOP/s"], "text": costs.index, "mode": "text"}
-figure.add_scatter(**labels, textposition="bottom right", showlegend=False)
+roof = np.array([0.5, gpu.flops / gpu.hbm_bandwidth, 2e4])
+lines = {"the GPU's peaks": (roof, np.minimum(gpu.flops, roof * gpu.hbm_bandwidth) / 1e12)}
+for name, part in (("decodes", costs.loc[list(decodes)]), ("prompts", costs.loc[list(prompts)])):
+    lines[name] = part["FLOP/byte"], part["TFLOP/s"]
+figure = draw(lines, "arithmetic intensity (FLOP/byte, log scale)", "TFLOP/s (log scale)")
+for name, steps, place in (("decodes", decodes, "top left"), ("prompts", prompts, "bottom right")):
+    counts = [f"{step.num_tokens:,}" for step in steps.values()]
+    mode = {"mode": "lines+markers+text", "text": counts, "textposition": place}
+    figure.update_traces(mode, selector={"name": name})
+figure.update_xaxes(type="log", dtick=1).update_yaxes(type="log", dtick=1)
 
 # %% [markdown]
 # Batching moves decodes along the slope, each step more work for nearly the same reading. But they never arrive
@@ -141,7 +145,8 @@ print(f"decodes of context {context:,}, however many: below {limit:.0f} FLOP/byt
 # for 2,048 tokens at most.
 
 # %%
-POLICIES = {name: {"scheduler.batching": name} for name in ("static", "continuous", "prefill_first", "chunked")}
+NAMES = ("static", "continuous", "prefill_first", "chunked")
+POLICIES = {name: {"scheduler.batching": name} for name in NAMES}
 
 
 def load(arrivals, lengths, num_requests, seed=0):
@@ -163,15 +168,17 @@ runs = {name: burst.results[name].steps for name in ("static", "continuous")}
 draw({name: (s.start, s.num_running) for name, s in runs.items()}, "time (s)", "requests that want tokens")
 
 # %% [markdown]
-# A static batch starts full and drains. Its last members have the GPU to themselves for most of the time, and a step
-# for a handful of rows takes nearly as long as one for sixty (see the knee). Finished rows even stay in it as padding.
-# Continuous batching refills every seat at once and drains only at the very end.
+# A static batch starts full and drains. Most of its time belongs to a handful of long answers, and they pay for a full
+# batch all along: rows that are done stay in it as padding, computed and thrown away. Continuous batching gives a
+# free seat away at once and drains only at the very end.
 
 # %%
 decoding = runs["static"][runs["static"].prefill_tokens == 0]
 useful = decoding.num_running.sum() / decoding.num_decodes.sum()
 print(f"static: {useful:.0%} of the decoded rows were wanted, the rest was padding")
-print(f"largest batch: static {decoding.num_decodes.max()}, continuous {runs['continuous'].num_running.max()}")
+print(
+    f"largest batch: static {decoding.num_decodes.max()}, continuous {runs['continuous'].num_running.max()}"
+)
 
 # %% [markdown]
 # Of all rows that static decoded, 14 % were wanted. There is a second reason, memory. A static batch cannot preempt,
@@ -189,9 +196,13 @@ LENGTHS = {
     "uniform": {"kind": "uniform", "prompt": [50, 550], "output": [10, 390]},
     "Azure chat": {"kind": "table", "name": "azure-conv"},
     "exponential": exponential,
-    "lognormal": {"kind": "lognormal", "prompt": {"mean": 300, "sigma": 1}, "output": {"mean": 200, "sigma": 1}},
+    "lognormal": {
+        "kind": "lognormal",
+        "prompt": {"mean": 300, "sigma": 1},
+        "output": {"mean": 200, "sigma": 1},
+    },
 }
-seats = {name: POLICIES[name] | {"scheduler.max_num_seqs": 64} for name in ("static", "continuous")}
+seats = {name: {**POLICIES[name], "scheduler.max_num_seqs": 64} for name in ("static", "continuous")}
 bursts = {name: compare(load({"kind": "all_at_once"}, law, 1000), seats) for name, law in LENGTHS.items()}
 mixed = pd.DataFrame({name: each.table.output_throughput for name, each in bursts.items()}).T
 mixed.assign(factor=mixed.continuous / mixed.static).round(2)
@@ -207,11 +218,13 @@ mixed.assign(factor=mixed.continuous / mixed.static).round(2)
 # or the oldest has waited 50 ms, *offline* when 16 wait or after 200 ms.
 
 # %%
-chat = {"kind": "table", "name": "azure-conv"}
-rules = {f"static, {rule}": {**POLICIES["static"], "scheduler.min_batch": rule} for rule in ("realtime", "offline")}
-rules["continuous"] = POLICIES["continuous"]
-trickles = {rate: compare(load({"kind": "poisson", "rate": rate}, chat, 300), rules) for rate in (0.1, 2)}
-pd.concat({f"{rate} req/s": each.table[["median_ttft_ms", "p99_ttft_ms"]] for rate, each in trickles.items()}).round()
+chat = LENGTHS["Azure chat"]
+rules = {"continuous": POLICIES["continuous"]}
+for rule in ("realtime", "offline"):
+    rules[f"static, {rule}"] = {**POLICIES["static"], "scheduler.min_batch": rule}
+seldom, often = (compare(load({"kind": "poisson", "rate": rate}, chat, 300), rules) for rate in (0.1, 2))
+waits = {"0.1 requests/s": seldom.table, "2 requests/s": often.table}
+pd.concat(waits)[["median_ttft_ms", "p99_ttft_ms"]].round()
 
 # %% [markdown]
 # One request every ten seconds: the median TTFT carries the 50 or the 200 ms of the rule, and the P99 over 5 s
@@ -221,7 +234,7 @@ pd.concat({f"{rate} req/s": each.table[["median_ttft_ms", "p99_ttft_ms"]] for ra
 #
 # ## Prefill first against chunked
 #
-# Nobody batches statically any more. Between the others the question is how prompts and decodes share steps:
+# Serving engines no longer batch statically. What they differ in is how prompts and decodes share steps:
 #
 # - **prefill_first** (vLLM's V0): if a prompt waits and fits, compute prompts, and nothing else; decodes have the
 #   steps in between.
@@ -233,8 +246,7 @@ pd.concat({f"{rate} req/s": each.table[["median_ttft_ms", "p99_ttft_ms"]] for ra
 
 # %%
 moderate = load({"kind": "poisson", "rate": 5}, chat, 1500)
-names = ("prefill_first", "continuous", "chunked")
-sharing = compare(moderate, {name: POLICIES[name] for name in names})
+sharing = compare(moderate, {name: POLICIES[name] for name in ("prefill_first", "continuous", "chunked")})
 sharing.table[["median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_itl_ms", "output_throughput"]].round(1)
 
 # %% [markdown]
@@ -255,9 +267,10 @@ print(f"for {lengths.max():.2f} s nobody got a second token")
 steps.loc[first - 1 : last + 1, ["start", "end", "prefill_tokens", "num_decodes", "num_running"]].round(2)
 
 # %% [markdown]
-# Nine steps of prompts in a row. Each arrival starts at once and prolongs the stall of all who were there before. A
-# chunked step cannot do that: it always takes the decodes along, so no gap is longer than one step, and a step never
-# has more than 2,048 tokens. The distributions of the gaps, prefill first and then chunked:
+# Nine steps of prompts in a row. Every arrival starts at once and prolongs the stall of all who were there before; four
+# of the prompts have over 4,000 tokens and run whole, alone in a step of a quarter of a second. A chunked step
+# can do neither: it always takes the decodes along, and never has more than 2,048 tokens. So no gap is longer than
+# one step, as long as memory suffices. The distributions of the gaps, prefill first and then chunked:
 
 # %%
 sharing.results["prefill_first"].plot("itl")
@@ -266,9 +279,10 @@ sharing.results["prefill_first"].plot("itl")
 sharing.results["chunked"].plot("itl")
 
 # %% [markdown]
-# Chunked has more gaps between 30 and 140 ms, prefill first fewer but up to ten times longer ones. A mean would not tell
-# them apart well. *Continuous* is in between: decodes are never left out for long, but whole prompts share their
-# steps.
+# (The figures count gaps on the clock of the steps, the table above counts each; hence P99s that differ a little.)
+# Chunked has more gaps between 30 and 150 ms and none beyond. Prefill first has fewer of them, and some of over a
+# second. The mean TPOTs, 28.5 and 25.5 ms, hardly tell the two apart. *Continuous* is in between: it takes the decodes
+# along, beside prompts that it never cuts.
 #
 # One run is one sample. Five seeds, each with other requests, prefill first minus chunked on the same requests:
 
@@ -281,8 +295,8 @@ apart = pd.DataFrame([table.loc["prefill_first"] - table.loc["chunked"] for tabl
 apart.reset_index(drop=True).rename_axis("seed").round(1)
 
 # %% [markdown]
-# The sign is the same in all fifteen. The 7 ms of TTFT are less than the error of the profile, but both runs share that
-# error; that they have a direction follows from the policy and not from the price list.
+# The sign is the same in all fifteen. Some 7 ms of TTFT are less than the error of the profile, but both runs share that
+# error, and the direction follows from the policy, not from the price list.
 #
 # ## How large a chunk?
 #
@@ -293,22 +307,23 @@ apart.reset_index(drop=True).rename_axis("seed").round(1)
 # %%
 budgets = [256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192]
 chunks = compare(moderate, {str(n): {"scheduler.max_num_batched_tokens": n} for n in budgets}).table
-decodes = StepFeatures.decode([context] * 30)
-chunk = [StepFeatures.prefill([(n - 30, 0)]) for n in budgets]
-full = [1e3 * profile.step_time(StepFeatures(*map(sum, zip(decodes, each, strict=True)))) for each in chunk]
-curves = {"ITL P99": (budgets, chunks.p99_itl_ms), "a full step, from the profile": (budgets, full)}
+thirty = StepFeatures.decode([context] * 30)
+rests = [StepFeatures.prefill([(n - 30, 0)]) for n in budgets]
+full = milliseconds(StepFeatures(*map(sum, zip(thirty, rest, strict=True))) for rest in rests)
+curves = {"ITL P99": (budgets, chunks.p99_itl_ms), "a full step, by the profile": (budgets, full)}
 curves |= {"TTFT P99": (budgets, chunks.p99_ttft_ms), "TTFT median": (budgets, chunks.median_ttft_ms)}
-figure = draw(curves, "max_num_batched_tokens (log scale)", "ms (log scale)", log="xy")
-figure.update_xaxes(tickvals=budgets, ticktext=[f"{n:,}" for n in budgets])
+figure = draw(curves, "max_num_batched_tokens (log scale)", "ms (log scale)")
+figure.update_xaxes(type="log", tickvals=budgets, ticktext=[f"{n:,}" for n in budgets])
+figure.update_yaxes(type="log", tickvals=[20, 50, 100, 200, 500, 1000, 2000])
 
 # %%
 chunks[["median_ttft_ms", "p99_ttft_ms", "p99_itl_ms", "attainment"]].round(3)
 
 # %% [markdown]
-# Up to 2,048 the P99 of ITL *is* the price of a full step: choose the gap you can bear, read the budget off the price
-# list. Beyond, few steps are ever full, since all prompts that wait together rarely have that many tokens, and
-# the curve goes flat. TTFT falls until about 1,500 tokens and gains nothing after. Between 1,024 and 2,048 the SLO of
-# 500 ms and 50 ms is met about equally often; below 512 prompts pay too much.
+# Up to 4,096 the P99 of ITL *is* the price of a full step, to within 14 %: choose the gap you can bear, read the budget
+# off the price list. Beyond, fewer than one gap in a hundred meets a full step, since the prompts that wait together
+# rarely have so many tokens. The median TTFT falls until about 1,500 tokens and gains nothing after. Between 1,024 and
+# 2,048 the SLO of 500 and 50 ms is met about equally often, by 97 %; with 256 only by 78 %, since prompts pay too much.
 #
 # ## What to take along
 #

@@ -20,8 +20,8 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
-FIGURE = "application/vnd.plotly.v1+json"
-WIDTH = 900  # pixels: as wide as the page that shows it
+FIGURE, WIDGET = "application/vnd.plotly.v1+json", "application/vnd.jupyter.widget-view+json"
+WIDTH = 960  # pixels: as wide as the page that shows it
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
@@ -33,14 +33,24 @@ def build(source: Path) -> Path:
     for i, cell in enumerate(notebook.cells):
         cell.id = f"cell-{i:02}"  # jupytext draws ids at random
         cell.metadata = NotebookNode()
-        for output in cell.get("outputs", []):
-            output.pop("transient", None)
-            if FIGURE in output.get("data", {}):
-                output["data"] = NotebookNode({"image/png": picture(output["data"][FIGURE])})
-                output["metadata"] = NotebookNode()
+        if cell.cell_type == "code":
+            cell.outputs = [still(output) for output in cell.outputs if not is_progress(output)]
     target = source.with_suffix(".ipynb")
     nbformat.write(notebook, target)
     return target
+
+
+def is_progress(output: NotebookNode) -> bool:
+    """Say whether an output is a progress bar."""
+    return WIDGET in output.get("data", {}) or output.get("name") == "stderr"
+
+
+def still(output: NotebookNode) -> NotebookNode:
+    """Return an output with its figure, if it is one, as a picture."""
+    if FIGURE in output.get("data", {}):
+        output.data = NotebookNode({"image/png": picture(output.data[FIGURE])})
+        output.metadata = NotebookNode()
+    return output
 
 
 def picture(figure: NotebookNode) -> str:
@@ -51,7 +61,7 @@ def picture(figure: NotebookNode) -> str:
 
 
 def main() -> None:
-    os.environ |= {"PLOTLY_RENDERER": "plotly_mimetype", "TQDM_DISABLE": "1"}
+    os.environ["PLOTLY_RENDERER"] = "plotly_mimetype"
     wanted = sys.argv[1:] or [""]
     kaleido.start_sync_server(silence_warnings=True)  # one browser for all pictures
     try:

@@ -161,7 +161,7 @@ class Batch:
     num_padding = 0  # finished sequences that a static batch still computes
     padding_kv_max = 0
     decode_kv = 0
-    decode_kv_max = 0
+    group_kv_max = 0  # longest context that a member of the group reads
     num_tokens = 0
     num_sampled = 0
     prefill_tokens = 0
@@ -176,6 +176,10 @@ class Batch:
     @property
     def num_seqs(self) -> int:
         return self.num_decodes + len(self.chunks)
+
+    @property
+    def decode_kv_max(self) -> int:
+        return max(self.group_kv_max, self.padding_kv_max)
 
     def __bool__(self) -> bool:
         return self.num_tokens > 0
@@ -192,7 +196,7 @@ class Batch:
         more = n - self.num_decodes
         self.num_decodes = n
         self.decode_kv = kv
-        self.decode_kv_max = longest
+        self.group_kv_max = longest
         self.num_tokens += more
         self.num_sampled += more
         self.budget -= more
@@ -203,13 +207,12 @@ class Batch:
         if n:
             self.num_padding = n
             self.padding_kv_max = max(kv_lens)
-            longest = max(self.decode_kv_max, self.padding_kv_max)
-            self.add_decodes(self.num_decodes + n, self.decode_kv + sum(kv_lens), longest)
+            self.add_decodes(self.num_decodes + n, self.decode_kv + sum(kv_lens), self.group_kv_max)
 
     def grow(self, members: int, k: int) -> None:
         """Describe the step k steps later: `members` decodes read one token more each step."""
         self.decode_kv += k * members
-        self.decode_kv_max = max(self.decode_kv_max + k, self.padding_kv_max)
+        self.group_kv_max += k
 
     def add_chunk(self, seq: Sequence, n: int, start: int, cached: int | None = None) -> None:
         """Schedule n tokens of a sequence from position `start` on."""

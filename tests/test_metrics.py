@@ -198,7 +198,7 @@ def test_me_10_a_run_without_completions_has_null_latencies_and_no_throughput(re
 
 
 def test_me_10_a_recorder_of_nothing_has_empty_tables() -> None:
-    recorder = Recorder(0)
+    recorder = Recorder(0, 1)
     assert len(recorder.step_table()) == len(recorder.request_table([])) == 0
     assert [len(column) for column in recorder.gaps()] == [0, 0]
 

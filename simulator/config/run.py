@@ -150,6 +150,8 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         "warmup_dropped": num_dropped,
         "percentile_method": scenario.run.percentile_method,
         "num_steps": len(run.steps),
+        "num_skipped_steps": served.recorder.num_skipped,
+        "is_stepped": served.recorder.num_skipped == 0,
         "num_preemptions": int(run.steps.num_preempted.sum()),
         "num_gpu_blocks": machine.kv.num_gpu_blocks,
         "usable_blocks": machine.kv.usable_blocks,

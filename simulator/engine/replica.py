@@ -128,10 +128,13 @@ class Replica:
         ends = step_ends(self.executor.latency, batch, self.now, steps, self._horizon(outside))
         openings = self.scheduler.decodes.openings(len(ends))
         self.scheduler.advance(openings)
-        self.recorder.repeated(ends, openings)
+        if outside > ends[-1]:
+            self.recorder.repeated(ends, openings)
+        else:  # the last step is still under way when something happens outside
+            self.recorder.repeated(ends[:-1], openings[:-1])
+            yield from wait_until(self.env, ends[-1])
+            self.recorder.repeated(ends[-1:], openings[-1:])
         self.now = ends[-1]
-        if outside <= self.now:
-            yield from wait_until(self.env, self.now)
 
     def _horizon(self, outside: float) -> float:
         """The moment from which the scheduler may decide otherwise: an event outside, or its own wish."""
@@ -181,6 +184,7 @@ class Replica:
         self._wake = env.event()
         while not self._wake.triggered and (wake_at is None or env.now < wake_at):
             yield self._wake if wake_at is None else self._wake | StepEnd(env, towards(env.now, wake_at))
+        yield StepEnd(env, 0.0)  # let all that bears this time stamp happen first
         self._wake = None
         self.now = max(self.now, env.now)
 

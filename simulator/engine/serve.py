@@ -21,7 +21,7 @@ from simulator.schedulers.base import Scheduler
 
 @contextmanager
 def without_gc() -> Iterator[None]:
-    """Let reference counts alone free memory meanwhile: a run makes no cycles, and looking for some costs 10 %."""
+    """Leave memory to reference counts meanwhile: a run makes no cycles, and looking for them costs 10 %."""
     was_on = gc.isenabled()
     gc.disable()
     try:

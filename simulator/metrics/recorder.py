@@ -38,7 +38,7 @@ _SPAN = (
     "num_decodes",
     "num_padding",
     "decode_kv",
-    "decode_kv_max",
+    "group_kv_max",
     "padding_kv_max",
     "prefill_tokens",
     "prefill_kv_max",
@@ -103,7 +103,7 @@ class Recorder:
                 batch.num_decodes,
                 batch.num_padding,
                 batch.decode_kv,
-                batch.decode_kv_max,
+                batch.group_kv_max,
                 batch.padding_kv_max,
                 batch.prefill_tokens,
                 batch.prefill_kv_max,
@@ -253,7 +253,7 @@ class Recorder:
         before = np.cumsum(opened) - np.cumsum(opened)[np.repeat(first, count)[: len(ends)]]
         members = column["num_decodes"] - column["num_padding"]
         evicted = column["num_evicted"] + np.maximum(before - column["unhashed_blocks"], 0)
-        kv_max = column["decode_kv_max"]
+        kv_max = column["group_kv_max"]
         start = np.where(repeated, np.roll(ends, 1), column["start"])
         return StepTable(
             start=start,

@@ -166,7 +166,7 @@ class Scheduler:
             batch.num_tokens += size
             batch.budget -= size
             batch.decode_kv = group.offset_sum + size * group.steps + size
-            batch.decode_kv_max = group.kv_max + 1
+            batch.group_kv_max = group.kv_max + 1
 
     def _make_room(self, batch: Batch) -> int:
         """Preempt until the decodes find the blocks they open; return how many they have yet to take."""
@@ -300,7 +300,7 @@ class Scheduler:
         return int(k)
 
     def steady_steps(self, batch: Batch, limit: float) -> int:
-        """Say for how many steps, at most `limit`, `schedule` would repeat `batch`; 0 if that is not known."""
+        """Say for how many steps, at most `limit`, `schedule` would repeat `batch`; 0 if unknown."""
         return 0
 
     def advance(self, openings: list[int]) -> None:
