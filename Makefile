@@ -7,7 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
 
-.PHONY: demo test test-slow lint notebooks profiles clean
+
+.PHONY: demo test test-slow bench lint notebooks profiles clean
 
 demo: $(VENV)/.core
 	$(BIN)/servetwin run chat-a100
@@ -26,6 +27,10 @@ lint: $(VENV)/.dev
 # Run the notebooks and write them with their outputs; the pictures need Chrome or Chromium.
 notebooks: $(VENV)/.notebooks
 	$(BIN)/python scripts/build_notebooks.py
+
+# Times, beside the same work ticked and beside a bare SimPy timeout; about five minutes.
+bench: $(VENV)/.dev
+	$(BIN)/pytest benchmarks -o python_files='bench_*.py' -o addopts='' -q -s
 
 # Refit the shipped profiles from a folder of public kernel timings: make profiles KERNELS=dir
 profiles: $(VENV)/.dev

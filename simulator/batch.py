@@ -210,9 +210,12 @@ class Batch:
             self.add_decodes(self.num_decodes + n, self.decode_kv + sum(kv_lens), self.group_kv_max)
 
     def grow(self, members: int, k: int) -> None:
-        """Describe the step k steps later: `members` decodes read one token more each step."""
+        """Describe the step k steps later: `members` decodes read a token more each, a chunk goes on."""
+        n = self.prefill_tokens
         self.decode_kv += k * members
         self.group_kv_max += k
+        self.prefill_work += k * n * n
+        self.prefill_kv_max += k * n
 
     def add_chunk(self, seq: Sequence, n: int, start: int, cached: int | None = None) -> None:
         """Schedule n tokens of a sequence from position `start` on."""

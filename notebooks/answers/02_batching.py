@@ -12,12 +12,13 @@ def load(arrivals, lengths, num_requests):
 
 
 # %% [markdown]
-# **Exercise 1.** The batch lasts as long as its longest answer, the mean answer wants a share of 1 / (1 + 1/2 + ... + 1/n)
-# of that: 37 % with 8 seats, 21 % with 64. The runs have 36 and 19 %.
+# **Exercise 1.** The batch lasts as long as its longest answer, the mean answer wants a share of 1 / (1
+# + 1/2 + ... + 1/n) of that: 37 % with 8 seats, 21 % with 64. The runs have 36 and 19 %.
 #
-# Inverted that would be factors of 2.8 and 5.2; the runs give 2.7 and 3.7. Continuous batching saves the padding and nothing
-# else. The prompts take the same time under both, and the less time the decodes take, the more this fixed part weighs:
-# Amdahl's law, which `at_most` below writes out. And continuous batching drains too, once.
+# Inverted that would be factors of 2.8 and 5.2; the runs give 2.7 and 3.7. Continuous batching saves
+# the padding and nothing else. The prompts take the same time under both, and the less time the decodes
+# take, the more this fixed part weighs: Amdahl's law, which `at_most` below writes out. And continuous
+# batching drains too, once.
 
 # %%
 burst = load({"kind": "all_at_once"}, {"kind": "exponential", "prompt": 300, "output": 200}, 1000)
@@ -38,11 +39,12 @@ for seats in (8, 64):
     assert 0.85 * at_most < factor < at_most < 1 / useful
 
 # %% [markdown]
-# **Exercise 2.** By the profile 576 tokens fit into 50 ms beside 30 decodes, barely. The run says 55 ms: contexts
-# are longer than 1,000 tokens, and sometimes more than 30 requests decode. So leave a margin: 512.
+# **Exercise 2.** By the profile 576 tokens fit into 50 ms beside 30 decodes, barely. The run says 55
+# ms: contexts are longer than 1,000 tokens, and sometimes more than 30 requests decode. So leave a
+# margin: 512.
 #
-# And one of the stairs of the price list lies between the two: these 64 tokens cost 9 ms, the 64 before them 2 ms.
-# So 576 is worse than 512 in ITL *and* in TTFT. Choose budgets just below a stair.
+# And one of the stairs of the price list lies between the two: these 64 tokens cost 9 ms, the 64 before
+# them 2 ms. So 576 is worse than 512 in ITL *and* in TTFT. Choose budgets just below a stair.
 #
 # Against 2,048 the 512 tokens cost 36 % more TTFT in the median and 34 % at the P99.
 

@@ -46,14 +46,14 @@ def wait_until(env: simpy.Environment, moment: float) -> Generator[simpy.events.
 
 
 def step_ends(latency: LatencyModel, batch: Batch, now: float, steps: int, horizon: float) -> list[float]:
-    """Return when the next steps end that repeat a batch of decodes, at most `steps` of them.
+    """Return when the next steps end that repeat a batch, at most `steps` of them.
 
     The first that ends at or after `horizon` is the last. Leaves the batch describing the last step.
     """
     members = batch.num_decodes - batch.num_padding
     ends: list[float] = []
     while len(ends) < steps and now < horizon:
-        if len(ends) < FEW or batch.num_padding:
+        if len(ends) < FEW or batch.num_padding or batch.chunks:
             batch.grow(members, 1)
             now += latency.step_time(batch)
             ends.append(now)

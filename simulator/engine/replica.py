@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from collections.abc import Sequence as Many
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import simpy
 
@@ -38,6 +38,13 @@ class Observer(Protocol):
 
     def finished(self, sequences: Iterable[Sequence], now: float) -> None:
         """Sequences ended: completed, or given up by their clients."""
+
+
+class UnderWay(NamedTuple):
+    """A step that is decided and has not ended."""
+
+    end: float
+    opened: int  # blocks it took
 
 
 class Replica:
@@ -114,32 +121,34 @@ class Replica:
                 self._pending = (batch, result)
                 if not self.async_scheduling:
                     self._learn()
-                if not (ends_any or batch.chunks or scheduler.has_news or self._aborts) and self.skips:
-                    yield from self._repeat(batch)
+                may_repeat = not (ends_any or scheduler.has_news) and (not batch.budget or not batch.chunks)
+                under_way = self._repeat(batch) if may_repeat and self.skips else None
+                if under_way is not None:
+                    yield from wait_until(env, under_way.end)
+                    recorder.repeated(batch, [under_way.end], [under_way.opened])
             elif not has_news:
                 yield from self._idle()
 
-    def _repeat(self, batch: Batch) -> Wait:
-        """Take the steps in which the scheduler would decide the same, up to the next event outside."""
+    def _repeat(self, batch: Batch) -> UnderWay | None:
+        """Take the steps in which the scheduler would decide the same, up to the next event outside.
+
+        Returns the last one if it is still under way when that happens.
+        """
+        outside, wake_at = self.env.peek(), self.scheduler.wake_at
+        horizon = outside if wake_at is None else min(outside, wake_at)
+        if horizon <= self.now or self._aborts:
+            return None
         steps = self.scheduler.steady_steps(batch, self.executor.steps_before_end())
         if steps <= 0:
-            return
-        outside = self.env.peek()
-        ends = step_ends(self.executor.latency, batch, self.now, steps, self._horizon(outside))
-        openings = self.scheduler.decodes.openings(len(ends))
-        self.scheduler.advance(openings)
-        if outside > ends[-1]:
-            self.recorder.repeated(ends, openings)
-        else:  # the last step is still under way when something happens outside
-            self.recorder.repeated(ends[:-1], openings[:-1])
-            yield from wait_until(self.env, ends[-1])
-            self.recorder.repeated(ends[-1:], openings[-1:])
+            return None
+        ends = step_ends(self.executor.latency, batch, self.now, steps, horizon)
+        opened = self.scheduler.advance(batch, len(ends))
         self.now = ends[-1]
-
-    def _horizon(self, outside: float) -> float:
-        """The moment from which the scheduler may decide otherwise: an event outside, or its own wish."""
-        wake_at = self.scheduler.wake_at
-        return outside if wake_at is None else min(outside, wake_at)
+        if outside > ends[-1]:
+            self.recorder.repeated(batch, ends, opened)
+            return None
+        self.recorder.repeated(batch, ends[:-1], opened[:-1])
+        return UnderWay(ends[-1], opened[-1])
 
     def _show(self, batch: Batch, now: float) -> None:
         for observer in self.observers:

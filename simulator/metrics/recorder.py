@@ -126,12 +126,13 @@ class Recorder:
         if not batch.num_tokens:
             self._ends.append(now)
 
-    def repeated(self, ends: Many[float], opened: Many[int]) -> None:
-        """Note that the last step was repeated: the ends of the repetitions, and the blocks each opened."""
+    def repeated(self, batch: Batch, ends: Many[float], opened: Many[int]) -> None:
+        """Note that the last step was repeated: the ends of the repetitions, and the blocks each took."""
         self._spans[-len(_SPAN)] += len(ends)
         self._ends.extend(ends)
         self._opened.extend(opened)
-        self._num_decoding += len(ends)
+        if batch.num_decodes:
+            self._num_decoding += len(ends)
         self.num_skipped += len(ends)
 
     def executed(self, batch: Batch, now: float) -> None:
@@ -253,7 +254,8 @@ class Recorder:
         before = np.cumsum(opened) - np.cumsum(opened)[np.repeat(first, count)[: len(ends)]]
         members = column["num_decodes"] - column["num_padding"]
         evicted = column["num_evicted"] + np.maximum(before - column["unhashed_blocks"], 0)
-        kv_max = column["group_kv_max"]
+        kv_max, chunk = column["group_kv_max"], column["prefill_tokens"]
+        work = np.repeat(np.asarray(spans["prefill_work"], np.float64), count)[: len(ends)]
         start = np.where(repeated, np.roll(ends, 1), column["start"])
         return StepTable(
             start=start,
@@ -263,14 +265,14 @@ class Recorder:
             num_sampled=column["num_sampled"] - column["num_padding"],
             num_decodes=column["num_decodes"],
             decode_kv=column["decode_kv"] + again * members,
-            decode_kv_max=np.maximum(kv_max + again, column["padding_kv_max"]),
+            decode_kv_max=np.maximum(kv_max + again * (members > 0), column["padding_kv_max"]),
             prefill_tokens=column["prefill_tokens"],
-            prefill_work=np.repeat(np.asarray(spans["prefill_work"], np.float64), count)[: len(ends)],
-            prefill_kv_max=column["prefill_kv_max"],
+            prefill_work=work + again * chunk * chunk,
+            prefill_kv_max=column["prefill_kv_max"] + again * chunk,
             num_running=column["num_running"],
             num_waiting=column["num_waiting"],
             used_blocks=self.num_blocks - column["free_blocks"] + before,
-            kv_tokens=column["kv_tokens"] + again * members,
+            kv_tokens=column["kv_tokens"] + again * (members + chunk),
             num_preempted=np.where(repeated, 0, column["num_preempted"]),
             evicted_blocks=np.diff(evicted, prepend=0),
         )

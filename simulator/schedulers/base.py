@@ -280,19 +280,28 @@ class Scheduler:
     def unchanged_steps(self, batch: Batch, limit: float) -> int:
         """Say for how many further steps, at most `limit`, the batch just learnt from repeats.
 
-        While every row decodes and nothing can be admitted, it does, until a sequence gets its last allowed
-        token or blocks run out. Whoever skips them says so by `advance`. A policy may return this from
-        `steady_steps` if it would decide the same in those steps whatever the time.
+        While all rows decode and nothing can be admitted, it does, until a sequence gets its last allowed
+        token or blocks run out; beside one chunk that takes all that decodes leave of the budget, until its
+        prompt has less to compute. A policy may return this from `steady_steps` if it would decide the same
+        in those steps whatever the time.
         """
-        group = self.decodes
-        if batch.chunks or self.prefills or batch.preempted or batch.postponed or batch.ending:
-            return 0
-        if not group.size or self.has_news or group.num_publishers:
+        group, kv = self.decodes, self.kv
+        if self.has_news or batch.preempted or batch.postponed or batch.ending or group.num_publishers:
             return 0
         k = min(limit, group.next_limit() - group.steps - 1)
-        if (k + group.block_size) * group.size <= group.block_size * self.kv.num_free:
+        if batch.chunks:
+            seq, n, _, samples, _ = batch.chunks[-1]
+            if len(batch.chunks) > 1 or samples or batch.budget:
+                return 0
+            k = min(k, (seq.num_prompt + seq._output - seq._computed - 1) // n)
+            if k < 2 or (k + 1) * (n + group.size) > kv.block_size * (kv.num_free - group.size):
+                return 0  # one step is as quickly decided as skipped
+            return int(k)
+        if self.prefills or not group.size:
+            return 0
+        if (k + group.block_size) * group.size <= group.block_size * kv.num_free:
             return int(k)  # a member opens at most a block every block_size steps
-        free = self.kv.num_free
+        free = kv.num_free
         for i, opened in enumerate(group.openings(int(min(k, group.block_size * (free + 1))))):
             free -= opened
             if free < 0:
@@ -303,11 +312,22 @@ class Scheduler:
         """Say for how many steps, at most `limit`, `schedule` would repeat `batch`; 0 if unknown."""
         return 0
 
-    def advance(self, openings: list[int]) -> None:
-        """Repeat the last batch, once for each entry: so many blocks its decodes open."""
-        self.decodes.steps += len(openings)
-        self.kv.pool.take(sum(openings))
-        self.num_grouped_steps += len(openings)
+    def advance(self, batch: Batch, k: int) -> list[int]:
+        """Repeat the last batch k times; return how many blocks each repetition takes."""
+        group, kv = self.decodes, self.kv
+        opened = group.openings(k)
+        if batch.num_decodes:
+            group.steps += k
+        for seq, n, _, _, _ in batch.chunks:
+            held = [kv.blocks_for(seq._computed + i * n) for i in range(k + 1)]
+            opened = [
+                more + here - before for more, here, before in zip(opened, held[1:], held, strict=False)
+            ]
+            seq._computed += k * n
+            kv.publish(seq, 0)
+        kv.pool.take(sum(opened))
+        self.num_grouped_steps += k
+        return opened
 
     # Inside.
 
