@@ -83,6 +83,9 @@ def outcome(made: Run, written: list[Path]) -> str:
     for what in ("rejected", "aborted", "unfinished"):
         if own[what]:
             lines.append(f"{what.capitalize()}: {own[what]} {own.get(f'{what}_by_reason') or ''}".rstrip())
+    lines.append(steps_line(made))
+    if own["cost_per_million_output_tokens"] is not None:
+        lines.append(f"Cost: {own['cost_per_million_output_tokens']:.2f} per million output tokens")
     if own["skipped"]:
         lines.append(f"Rows skipped: {own['skipped']}")
     lines += [f"Note: {note}" for note in own["notes"]]  # type: ignore[attr-defined]
@@ -94,6 +97,18 @@ def outcome(made: Run, written: list[Path]) -> str:
     first = names.get("report.html")
     lines.append(f"Report: {first}" if first else f"Run folder: {written[0].parent}")
     return "\n".join(lines)
+
+
+def steps_line(made: Run) -> str:
+    """Say how many steps the run took and how many of them needed no new decision."""
+    decoding, skipped = int((made.steps.prefill_tokens == 0).sum()), made.own["num_skipped_steps"]
+    assert isinstance(skipped, int)
+    if made.own["is_stepped"]:
+        return f"Steps: {len(made.steps):,}, every one decided (this policy or run cannot skip any)"
+    share = (
+        f"{100 * skipped / decoding:.0f} % as many as only decoded" if decoding else "no step only decoded"
+    )
+    return f"Steps: {len(made.steps):,}, of which {skipped:,} repeated the one before ({share})"
 
 
 def _logs(value: str | None) -> tuple[str, ...]:

@@ -105,11 +105,14 @@ def _read(
     from simulator.workload.traces import read_trace
 
     names = None if columns is None else parse_pairs(columns.split(","), "--columns")
-    workload = read_trace(file, format=format, columns=names, time_unit=time_unit)
     if end is not None and not end > start:
         raise ConfigError(f"--end {end:g}: must be later than --start {start:g}")
+    duration = None if end is None else end - start
+    workload = read_trace(
+        file, format=format, columns=names, time_unit=time_unit, start_s=start, duration_s=duration
+    )
     if start or end is not None or limit is not None:
-        workload = workload.window(start, None if end is None else end - start, limit)
+        workload = workload.window(start, duration, limit)
     if rate_scale != 1.0:
         workload = workload.scaled(rate_scale)
     return workload.spread(spread_ms, np.random.default_rng(0)) if spread_ms else workload

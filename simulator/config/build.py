@@ -145,7 +145,13 @@ def build_workload(scenario: Scenario, max_model_len: int) -> Workload:
     section = scenario.workload
     if section.trace is not None:
         workload = read_trace(
-            section.trace, format=section.format, columns=section.columns, time_unit=section.time_unit
+            section.trace,
+            format=section.format,
+            columns=section.columns,
+            time_unit=section.time_unit,
+            start_s=section.start_s,
+            duration_s=section.duration_s,
+            seed=scenario.seed,
         )
     else:
         workload = generate(section.arrivals, section.lengths, section.num_requests, seed=scenario.seed)

@@ -158,6 +158,7 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         "block_size": scenario.kv.block_size,
         **kv_use(run.steps, kv.pool.num_blocks, scenario.kv.block_size, machine.max_model_len),
         "evicted_blocks": kv.pool.num_evicted,
+        "cost_per_million_output_tokens": cost_per_million(scenario, run.summary),
         "prefix_cache_queries": kv.num_queries,
         "prefix_cache_hits": kv.num_hits,
         "prefix_hit_rate": kv.num_hits / kv.num_queries if kv.num_queries else None,
@@ -180,6 +181,12 @@ def _stall(run: Run, unfinished: int) -> list[str]:
         f"the batching policy stalled and left {unfinished:,} requests unfinished: schedule(now) returned an "
         "empty batch and set no wake_at"
     ]
+
+
+def cost_per_million(scenario: Scenario, summary: dict[str, object]) -> float | None:
+    """Return what a million output tokens cost at the GPU's price, None without price or tokens."""
+    price, speed = scenario.hardware.price_per_gpu_hour, summary["output_throughput"]
+    return None if price is None or not isinstance(speed, float) or not speed else price / 3600 / speed * 1e6
 
 
 def extrapolated_share(latency: LatencyModel, steps: StepTable) -> float:

@@ -110,6 +110,9 @@ def _why_waiting(batch: Batch, scheduler: Scheduler) -> str:
         return "the step's token budget (max_num_batched_tokens) was used up"
     if scheduler.wake_at is not None:
         return "the policy was collecting a batch"
+    head = scheduler.waiting.head()
+    if batch and head is not None and scheduler.kv.blocks_for(head.num_tokens) <= scheduler.kv.num_free:
+        return "the first in the queue did not fit, whole, into what was left of the step's token budget"
     return "the first in the queue did not fit into the free KV blocks"
 
 

@@ -236,12 +236,12 @@ class Scheduler:
         self.wake_at = due
         return False
 
-    def head_is_oversized(self) -> bool:
-        """Say whether the first in the queue has more to compute than a whole step's budget."""
-        seq = self.waiting.head()
-        if seq is None or seq.num_tokens <= self.max_num_batched_tokens:
+    def head_needs_a_step(self) -> bool:
+        """Say whether the first in the queue has more to compute than the decodes leave of the budget."""
+        seq, room = self.waiting.head(), self.max_num_batched_tokens - self.decodes.size
+        if seq is None or seq.num_tokens <= room:
             return False
-        return seq.num_tokens - self.ctx.cached_tokens(seq) > self.max_num_batched_tokens
+        return seq.num_tokens - self.ctx.cached_tokens(seq) > room
 
     def choose_victim(self) -> Sequence:
         """Return the running sequence that the victim rule gives up first."""

@@ -1,8 +1,9 @@
 """Continuous batching: admit and retire at every step, prompts whole (Orca, OSDI 2022, section 3.1).
 
 A step computes every decode and the prompts that fit into what is left of the token budget, uncut, so a
-long prompt makes a long step for everybody. The collect rule may hold admissions back while others run; an
-idle GPU never waits. Left out: Orca's reservation of max_tokens; memory is paged and sequences are preempted.
+long prompt makes a long step for everybody; one that does not fit beside the decodes gets a step of its own.
+The collect rule may hold admissions back while others run; an idle GPU never waits. Left out: Orca's
+reservation of max_tokens; memory is paged and sequences are preempted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ class Continuous(Scheduler):
 
     def schedule(self, now: float) -> Batch:
         batch = self.open_batch(now)
-        if self.head_is_oversized():
+        if self.head_needs_a_step():
             self.admit(batch, whole=True)
         if not batch:
             self.take_decodes(batch)
