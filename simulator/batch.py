@@ -11,12 +11,12 @@ import heapq
 import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
-from typing import NamedTuple
-
+from dataclasses import dataclass
 from simulator.request import Sequence
 
 
-class Chunk(NamedTuple):
+@dataclass(eq=False, slots=True)
+class Chunk:
     """Part of a sequence computed in one step: `num_tokens` from position `start` on."""
 
     seq: Sequence
@@ -41,9 +41,9 @@ class DecodeGroup:
         self.opens = [0] * block_size
         self.num_publishers = 0  # members that fill blocks whose hashes others may know
         self._publishers: list[dict[Sequence, None]] = [{} for _ in range(block_size)]
-        self._longest = 0  # offset of the member with most tokens
+        self.longest = 0  # offset of the member with most tokens
         self._by_length: list[tuple[int, int, Sequence]] = []
-        self._limits: list[tuple[int, int, Sequence]] = []
+        self.limits: list[tuple[int, int, Sequence]] = []  # (step that gives the last allowed token, ..)
 
     def join(self, seq: Sequence) -> None:
         """Take in a sequence whose last known token is the one being sampled."""
@@ -71,10 +71,10 @@ class DecodeGroup:
         seq.offset = offset
         self.offset_sum += offset
         self.opens[-offset % size] += 1
-        if offset > self._longest or self.size == 1:
-            self._longest = offset
+        if offset > self.longest or self.size == 1:
+            self.longest = offset
         heapq.heappush(self._by_length, (-offset, seq.order, seq))
-        heapq.heappush(self._limits, (seq.limit - 1 + seq.num_prompt - offset, seq.order, seq))
+        heapq.heappush(self.limits, (seq.limit - 1 + seq.num_prompt - offset, seq.order, seq))
         if seq.hash_private_from * size > offset + self.steps:
             self._publishers[(-offset - 1) % size][seq] = None
             self.num_publishers += 1
@@ -86,7 +86,7 @@ class DecodeGroup:
         if self.num_publishers and seq in self._publishers[(-offset - 1) % size]:
             del self._publishers[(-offset - 1) % size][seq]
             self.num_publishers -= 1
-        if offset == self._longest:
+        if offset == self.longest:
             seq.offset = offset + 1  # no longer what its entry says
             self._find_longest()
             seq.offset = offset
@@ -95,7 +95,7 @@ class DecodeGroup:
         heap = self._by_length
         while heap and (heap[0][2].group is not self or heap[0][2].offset != -heap[0][0]):
             heapq.heappop(heap)
-        self._longest = -heap[0][0] if heap else 0
+        self.longest = -heap[0][0] if heap else 0
 
     @property
     def num_opening(self) -> int:
@@ -110,7 +110,7 @@ class DecodeGroup:
     @property
     def kv_max(self) -> int:
         """The longest member's computed tokens; 0 without members."""
-        return self._longest + self.steps if self.size else 0
+        return self.longest + self.steps if self.size else 0
 
     def publishing(self) -> list[Sequence]:
         """Members whose next token fills a block with a hash others may know, in order of admission."""
@@ -119,7 +119,7 @@ class DecodeGroup:
 
     def next_limit(self) -> float:
         """The step that gives some member its last allowed token; infinite without members."""
-        heap = self._limits
+        heap = self.limits
         while heap:
             step, _, seq = heap[0]
             if seq.group is self and seq.limit - 1 + seq.num_prompt - seq.offset == step:
@@ -139,7 +139,7 @@ class DecodeGroup:
     def pop_limited(self) -> list[Sequence]:
         """Remove and return the members whose token being sampled is the last they may have."""
         done: list[Sequence] = []
-        heap = self._limits
+        heap = self.limits
         while heap and heap[0][0] <= self.steps:
             step, _, seq = heapq.heappop(heap)
             if seq.group is self and seq.limit - 1 + seq.num_prompt - seq.offset == step:
@@ -154,28 +154,40 @@ class Batch:
     Satisfies `simulator.latency.Features`. Lengths in tokens.
     """
 
-    preempted: Many[Sequence] = ()  # sequences that lost their blocks to this step
-    postponed: Many[Sequence] = ()  # members of the group that this step leaves out
-    ending: Many[Sequence] = ()  # sequences whose token sampled in this step is their last allowed
-    num_decodes = 0  # padding included
-    num_padding = 0  # finished sequences that a static batch still computes
-    padding_kv_max = 0
-    decode_kv = 0
-    group_kv_max = 0  # longest context that a member of the group reads
-    num_tokens = 0
-    num_sampled = 0
-    prefill_tokens = 0
-    prefill_work = 0.0
-    prefill_kv_max = 0
+    __slots__ = (
+        "budget",
+        "chunks",
+        "decode_kv",
+        "ending",
+        "group_kv_max",
+        "num_decodes",
+        "num_padding",
+        "num_sampled",
+        "num_seqs",
+        "num_tokens",
+        "padding_kv_max",
+        "postponed",
+        "preempted",
+        "prefill_kv_max",
+        "prefill_tokens",
+        "prefill_work",
+        "threshold",
+    )
 
     def __init__(self, budget: int, threshold: int = 0) -> None:
         self.budget = budget  # tokens that may still be scheduled in this step
         self.threshold = threshold  # most tokens of one sequence in this step; 0 = no such limit
         self.chunks: list[Chunk] = []
-
-    @property
-    def num_seqs(self) -> int:
-        return self.num_decodes + len(self.chunks)
+        self.preempted: Many[Sequence] = ()  # sequences that lost their blocks to this step
+        self.postponed: Many[Sequence] = ()  # members of the group that this step leaves out
+        self.ending: Many[Sequence] = ()  # sequences whose token sampled in this step is their last allowed
+        self.num_padding = 0  # finished sequences that a static batch still computes
+        self.num_decodes = 0  # padding included
+        self.decode_kv = self.padding_kv_max = 0
+        self.group_kv_max = 0  # longest context that a member of the group reads
+        self.num_tokens = self.num_seqs = self.num_sampled = 0
+        self.prefill_tokens = self.prefill_kv_max = 0
+        self.prefill_work = 0.0
 
     @property
     def decode_kv_max(self) -> int:
@@ -186,7 +198,7 @@ class Batch:
 
     def chunk_size(self, seq: Sequence, computed: int) -> int:
         """Tokens of a sequence to schedule when `computed` are done: threshold, then budget (rule 3.5)."""
-        n = seq.num_prompt + seq.num_output - computed
+        n = seq.num_prompt + (seq._output if seq.group is None else seq.num_output) - computed
         if 0 < self.threshold < n:
             n = self.threshold
         return n if n < self.budget else self.budget
@@ -198,6 +210,7 @@ class Batch:
         self.decode_kv = kv
         self.group_kv_max = longest
         self.num_tokens += more
+        self.num_seqs += more
         self.num_sampled += more
         self.budget -= more
 
@@ -224,6 +237,7 @@ class Batch:
         self.chunks.append(Chunk(seq, n, start, samples, cached))
         self.budget -= n
         self.num_tokens += n
+        self.num_seqs += 1
         self.num_sampled += samples
         self.prefill_tokens += n
         self.prefill_work += n * (start + n / 2)
@@ -234,16 +248,18 @@ class Batch:
         """List the scheduled sequences in the order of `running`, each with its number of tokens."""
         chunks = {chunk.seq: chunk.num_tokens for chunk in self.chunks}
         skipped = set(self.postponed)
+        decodes = self.num_decodes > self.num_padding
         rows = []
         for seq in running:
             if seq in chunks:
                 rows.append((seq, chunks[seq]))
-            elif (seq.group is not None and seq not in skipped) or seq in self.ending:
+            elif decodes and ((seq.group is not None and seq not in skipped) or seq in self.ending):
                 rows.append((seq, 1))
         return rows
 
 
-class StepResult(NamedTuple):
+@dataclass(eq=False, slots=True)
+class StepResult:
     """What executing a batch taught. Every scheduled sequence that reached its end sampled one token."""
 
     stopped: list[Sequence]  # sequences whose sampled token ended the answer

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
 from hypothesis import strategies as st
 
 from simulator.batch import Batch
+from simulator.engine.clients import OPEN_LOOP, ClientPlan
 from simulator.engine.decisions import DecisionLog
+from simulator.engine.replica import Observer
 from simulator.engine.serve import Served, serve
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import Features
@@ -22,7 +26,7 @@ from simulator.metrics.tables import Ints, RequestTable
 from simulator.request import Request, Sequence
 from simulator.schedulers import BATCHING, Scheduler
 from simulator.schedulers.orders import ORDERS, priority
-from simulator.schedulers.preemption import last_admitted
+from simulator.schedulers.preemption import VICTIMS, last_admitted
 
 _KV = ("num_blocks", "block_size", "enable_prefix_caching", "watermark_blocks")
 MAX_STEPS = 20_000
@@ -94,9 +98,7 @@ class TokenObserver(Scheduler):
         for seq in batch.preempted:
             self.preempted[seq.id] += 1
             self._computed[seq.id] = 0
-        chunks = {chunk.seq for chunk in batch.chunks}
-        rows = batch.rows(self.running)
-        self._rows = [row for row in rows if row[0] in chunks or batch.num_decodes > batch.num_padding]
+        self._rows = batch.rows(self.running)
         self._cached = {chunk.seq.id: chunk.cached for chunk in batch.chunks if chunk.cached is not None}
         self._step_start = now
         assert sum(n for _, n in self._rows) + batch.num_padding == batch.num_tokens
@@ -151,6 +153,8 @@ def observe(
     batching: str = "chunked",
     horizon: float | None = None,
     async_scheduling: bool = False,
+    plan: ClientPlan = OPEN_LOOP,
+    observers: Iterable[Observer] = (),
     **settings: Any,
 ) -> Observed:
     """Serve requests under observation, with every invariant checked after every step."""
@@ -163,7 +167,8 @@ def observe(
         observer,  # type: ignore[arg-type]  # of a latency model, the engine calls step_time alone
         async_scheduling=async_scheduling,
         horizon=horizon,
-        observers=[log],
+        plan=plan,
+        observers=[log, *observers],
         check_invariants=True,
     )
     return Observed(served, log, served.recorder.request_table(requests), observer, kv)
@@ -229,6 +234,33 @@ def _scenarios(draw: st.DrawFn, aborts: bool, horizons: bool) -> dict[str, Any]:
             )
         )
     return dict(requests=requests, **settings)
+
+
+@st.composite
+def loads(draw: st.DrawFn, batching: str, horizons: bool = False) -> dict[str, Any]:
+    """Draw keyword arguments of `observe` for one policy: any victim, cancels, collect rules."""
+    drawn = draw(scenarios(horizons=horizons))
+    victim = draw(st.sampled_from([None, *VICTIMS.values()]))
+    drawn |= {
+        "batching": batching,
+        "order": draw(st.sampled_from(list(ORDERS.values()))),
+        "victim": victim,
+        "budgets": None,
+        "scheduler_reserve_full_isl": True,
+        "plan": ClientPlan(cancel_after=np.array(draw(_patience(len(drawn["requests"]))))),
+    }
+    if batching in ("static", "continuous"):
+        drawn |= draw(
+            st.fixed_dictionaries(
+                {"min_batch": st.integers(1, 4), "max_wait": st.sampled_from([0.0, 0.1, 0.25, 1.0])}
+            )
+        )
+    return drawn
+
+
+def _patience(n: int) -> st.SearchStrategy[list[float]]:
+    seconds = st.sampled_from([float("nan")] * 5 + [0.0, 0.1, 0.25, 0.5, 1.0, 2.5])
+    return st.lists(seconds, min_size=n, max_size=n)
 
 
 LATENCIES = [

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from engine_runs import Observed, observe, recorded_gaps, scenarios
+import pytest
+from engine_runs import Observed, loads, observe, recorded_gaps, scenarios
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from simulator.latency.linear import LinearModel
 from simulator.metrics.tables import COMPLETED, UNFINISHED
 from simulator.request import Request
+from simulator.schedulers import BATCHING
 
 adversarial = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -64,3 +67,12 @@ def test_recorder_equals_an_observer_of_every_token(scenario: dict[str, Any]) ->
 @given(scenarios(horizons=True))
 def test_recorder_equals_an_observer_when_the_horizon_cuts_the_run(scenario: dict[str, Any]) -> None:
     check_against_observer(observe(**scenario), scenario["horizon"])
+
+
+@pytest.mark.parametrize("batching", BATCHING)
+@settings(parent=adversarial, max_examples=150)
+@given(data=st.data())
+def test_recorder_equals_an_observer_under_every_policy(batching: str, data: Any) -> None:
+    """Decodes that stand still beside prompts, padding, any victim, clients that cancel, collect rules."""
+    load = data.draw(loads(batching, horizons=True))
+    check_against_observer(observe(**load), load["horizon"])

@@ -39,25 +39,24 @@ def compare(
 
         servetwin compare chat-a100 --vary scheduler.max_num_batched_tokens=512,1024,2048 --metric p99_itl_ms
     """
-    from simulator.experiments.compare import candidates_of, compare, vary_trusted
-    from simulator.experiments.compare_report import comparison_folder, save_comparison
+    from simulator.experiments.compare import candidates_of, compare
+    from simulator.experiments.compare_report import comparison_folder, comparison_text, save_comparison
     from simulator.experiments.progress import ProgressBar
 
-    vary = vary or []
-    candidates = candidates_of(vary)
+    candidates = candidates_of(vary or [])
     with ProgressBar("compare", unit="candidates") as bar:
         found = compare(
             chosen.scenario,
             candidates,
             metric=metric,
             baseline=baseline,
-            policies=vary_trusted(chosen.policies, candidates),
+            policies=chosen.policies,
             progress=None if quiet else bar,
         )
     folder = out or comparison_folder(found)
     written = save_comparison(found, folder, chosen.scenario.name, report=not no_report)
     if as_json:
-        print(json.dumps(found.to_dict(), indent=1))
+        sys.stdout.write(comparison_text(found))
     if not quiet:
         lines = [found.text(), *(f"Wrote {path}" for path in written)]
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
@@ -84,7 +83,7 @@ def explain(
     from simulator.experiments.explain import explain as tell
 
     found = tell(load_scenario(run), request_id, Policies(trust=trust))
-    print(json.dumps(found.to_dict(), indent=1) if as_json else found.text())
+    print(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.text())
 
 
 def diff(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from simulator.config.run import Run
 
 LOGS = ("steps", "decisions", "timeline")
+OVERSIZED = "prompts longer than max_num_batched_tokens, each computed alone in a step"
 
 
 @takes_scenario
@@ -83,6 +84,8 @@ def outcome(made: Run, written: list[Path]) -> str:
     for what in ("rejected", "aborted", "unfinished"):
         if own[what]:
             lines.append(f"{what.capitalize()}: {own[what]} {own.get(f'{what}_by_reason') or ''}".rstrip())
+    if own["oversized_prompts"]:
+        lines.append(f"Oversized: {own['oversized_prompts']} {OVERSIZED}")
     lines.append(steps_line(made))
     if own["cost_per_million_output_tokens"] is not None:
         lines.append(f"Cost: {own['cost_per_million_output_tokens']:.2f} per million output tokens")

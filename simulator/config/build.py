@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from simulator.kv.size import KvSize, kv_size
 from simulator.latency.base import LatencyModel
 from simulator.latency.estimate import estimate
 from simulator.latency.linear import LinearModel
-from simulator.latency.profile_file import best_profile, load_profile
+from simulator.latency.profile_file import best_profile, best_profile_path, load_profile, shipped_profiles
 from simulator.schedulers import BATCHING, COLLECT_PRESETS, Scheduler
 from simulator.schedulers.orders import ORDERS, Order
 from simulator.schedulers.preemption import VICTIMS, Victim
@@ -118,6 +119,16 @@ def build_latency(scenario: Scenario, model: Model, hardware: Hardware) -> Laten
     return latency.overlapped() if scenario.scheduler.async_scheduling else latency
 
 
+def profile_path(scenario: Scenario, machine: Machine) -> Path | None:
+    """Return the profile's file that a run of the scenario reads, None if it reads none."""
+    section = scenario.latency
+    if section.kind != "profile":
+        return None
+    if section.profile is None:
+        return best_profile_path(machine.hardware, machine.model)
+    return shipped_profiles().get(section.profile, Path(section.profile))
+
+
 def _linear(coefficients: dict[str, float]) -> LinearModel:
     known = ("constant", "per_token", "per_seq", "per_kv_token", "per_prefill_work", "host")
     for name in coefficients:
@@ -194,15 +205,13 @@ def _stream(seed: int, component: str) -> np.random.Generator:
 
 def client_plan(scenario: Scenario, workload: Workload) -> ClientPlan:
     """Return how the workload's clients behave."""
-    limit, pause = workload.closed_loop or (None, 0.0)
+    limit, pause = workload.closed_loop or (scenario.workload.max_concurrency, None)
     return ClientPlan(
         follows=workload.follows,
         think=workload.think,
         pre_delay=workload.pre_delay,
         cancel_after=workload.cancel_after,
-        max_concurrency=limit
-        if scenario.workload.max_concurrency is None
-        else scenario.workload.max_concurrency,
+        max_concurrency=limit,
         pause=pause,
     )
 

@@ -153,6 +153,7 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         "num_skipped_steps": served.recorder.num_skipped,
         "is_stepped": served.recorder.num_skipped == 0,
         "num_preemptions": int(run.steps.num_preempted.sum()),
+        "oversized_prompts": served.scheduler.num_oversized,
         "num_gpu_blocks": machine.kv.num_gpu_blocks,
         "usable_blocks": machine.kv.usable_blocks,
         "block_size": scenario.kv.block_size,

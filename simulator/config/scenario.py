@@ -146,6 +146,12 @@ class WorkloadSection(Section):
     )
     cancel: CancelSection | None = Field(None, description="{fraction: 0.05, after_s: 10}")
 
+    @model_validator(mode="after")
+    def _one_limit_on_concurrency(self) -> WorkloadSection:
+        if self.max_concurrency is not None and self.arrivals.get("kind") == "closed_loop":
+            raise ValueError("max_concurrency: the clients of arrivals.kind: closed_loop bound it already")
+        return self
+
     @field_validator("arrivals", "lengths")
     @classmethod
     def _finite(cls, value: dict[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,12 @@ def why_rejected(request: Request, scheduler: Scheduler) -> str | None:
     """Say why a request could never be served, None if it can."""
     if request.num_prompt >= scheduler.max_model_len:
         return "prompt >= max_model_len"
-    length = request.num_prompt + min(request.num_output, request.max_tokens)
-    rows = min(length, scheduler.max_model_len) - 1
-    if scheduler.kv.blocks_for(rows) > scheduler.kv.pool.num_blocks:
+    output = request.num_output if request.num_output < request.max_tokens else request.max_tokens
+    length = request.num_prompt + output
+    if length > scheduler.max_model_len:
+        length = scheduler.max_model_len
+    kv = scheduler.kv
+    if kv.blocks_for(length - 1) > kv.pool.num_blocks:
         return "needs more KV blocks than there are"
     return None
 
@@ -25,9 +28,12 @@ def make_sequence(
     ranges: list[HashRange] = []
     shared = 0
     if scheduler.kv.enable_prefix_caching:
-        ranges = list(request.block_hashes)
-        shared = sum(hi - lo for lo, hi in ranges)
-        longest = min(request.num_prompt + request.max_tokens, scheduler.max_model_len)
+        if request.block_hashes:
+            ranges = list(request.block_hashes)
+            shared = sum(hi - lo for lo, hi in ranges)
+        longest = request.num_prompt + request.max_tokens
+        if longest > scheduler.max_model_len:
+            longest = scheduler.max_model_len
         rest = scheduler.kv.blocks_for(longest) - shared
         if rest > 0:
             ranges.append(private.take(rest))

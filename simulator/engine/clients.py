@@ -42,7 +42,7 @@ class ClientPlan:
     pre_delay: NDArray[np.float64] | None = None
     cancel_after: NDArray[np.float64] | None = None
     max_concurrency: int | None = None
-    pause: float = 0.0  # what a client of a closed loop waits after an answer before it sends again
+    pause: float | None = None  # closed loop: what a client waits after an answer before it sends again
 
 
 OPEN_LOOP = ClientPlan()
@@ -64,6 +64,7 @@ class Clients:
         self.plan = plan
         self._requests = requests
         self._progress = progress
+        self._next_report = 1
         self._private = PrivateIds()
         self._free = math.inf if plan.max_concurrency is None else plan.max_concurrency
         self._held: deque[tuple[int, Request, float]] = deque()  # wait at the client, since when
@@ -74,6 +75,8 @@ class Clients:
             self._followers.setdefault(before, []).append(after)
         if plan.follows is not None or plan.max_concurrency is not None:
             replica.on_done = self._done
+        if progress is not None:
+            replica.on_step = self._report
         env.process(self._open_loop())
 
     def _open_loop(self) -> Wait:
@@ -86,7 +89,10 @@ class Clients:
             self._want(index, request)
 
     def _want(self, index: int, request: Request) -> None:
-        """A client wants to send; it may have to wait until fewer requests are under way."""
+        """A client wants to send; it may have to wait until fewer requests are under way.
+
+        In a closed loop there are no others: a request exists once a client is free to think of it.
+        """
         if self._free > 0:
             self._free -= 1
             self._send(index, request)
@@ -116,29 +122,32 @@ class Clients:
         replica.submit(seq)
         if request.timeout is not None:
             self._after(request.timeout, lambda: replica.abort(seq, "timeout"))
-        patience = math.nan if self.plan.cancel_after is None else float(self.plan.cancel_after[index])
-        if not math.isnan(patience):
-            self._after(patience, lambda: replica.abort(seq, "cancelled"))
+        if self.plan.cancel_after is not None and not math.isnan(self.plan.cancel_after[index]):
+            self._after(float(self.plan.cancel_after[index]), lambda: replica.abort(seq, "cancelled"))
 
     def _done(self, index: int) -> None:
         """A request is over, one way or another: free its place and let its followers think."""
-        if self._free is not math.inf:
-            self._after(self.plan.pause, self._free_place)
+        if self.plan.max_concurrency is not None:
+            self._after(self.plan.pause or 0.0, self._free_place)
         for follower in self._followers.pop(index, ()):
             self._missing[follower] -= 1
             if not self._missing[follower]:
                 pause = 0.0 if self.plan.think is None else float(self.plan.think[follower])
                 self._after(pause, functools.partial(self._want, follower, self._requests[follower]))
+
+    def _report(self) -> None:
+        """Say now and then how many requests are done."""
         done, total = self.replica.recorder.num_done, len(self._requests)
-        if self._progress is not None and done % max(1, total // 200) == 0:
+        if self._progress is not None and done >= self._next_report:
             self._progress(done, total)
+            self._next_report = done + max(1, total // 200)
 
     def _free_place(self) -> None:
         self._free += 1
         if self._held:
             self._free -= 1
             index, request, since = self._held.popleft()
-            self._send(index, request, self.env.now - since)
+            self._send(index, request, self.env.now - since if self.plan.pause is None else 0.0)
 
     def _after(self, seconds: float, act: Callable[[], None]) -> None:
         callbacks = self.env.timeout(seconds).callbacks

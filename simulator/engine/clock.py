@@ -8,7 +8,6 @@ steps that follow each other are added up in their order, never by a closed form
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 
 import numpy as np
 import simpy
@@ -24,25 +23,20 @@ MOST = 4096
 
 
 class StepEnd(simpy.events.Event):
-    """A timeout that fires after all other events of its moment, so that equal stamps have arrived."""
+    """A timeout at a moment (or just before it) that fires after all other events of its time stamp."""
 
-    def __init__(self, env: simpy.Environment, delay: float) -> None:
-        super().__init__(env)
+    def __init__(self, env: simpy.Environment, moment: float) -> None:
+        self.env = env
+        self.callbacks = []
         self._ok = True
         self._value = None
-        env.schedule(self, priority=LATE, delay=delay)
+        env.schedule(self, priority=LATE, delay=towards(env.now, moment))
 
 
 def towards(now: float, moment: float) -> float:
     """Return a delay that leads from `now` to exactly `moment`, or as near before it as one delay can."""
     delay = moment - now
     return delay if now + delay <= moment else math.nextafter(delay, 0.0)
-
-
-def wait_until(env: simpy.Environment, moment: float) -> Generator[simpy.events.Event, None, None]:
-    """Let time pass until exactly `moment`, and everything else of that moment happen."""
-    while env.now < moment:
-        yield StepEnd(env, towards(env.now, moment))
 
 
 def step_ends(latency: LatencyModel, batch: Batch, now: float, steps: int, horizon: float) -> list[float]:
@@ -52,12 +46,12 @@ def step_ends(latency: LatencyModel, batch: Batch, now: float, steps: int, horiz
     """
     members = batch.num_decodes - batch.num_padding
     ends: list[float] = []
-    while len(ends) < steps and now < horizon:
-        if len(ends) < FEW or batch.num_padding or batch.chunks:
-            batch.grow(members, 1)
-            now += latency.step_time(batch)
-            ends.append(now)
-            continue
+    few = steps if batch.num_padding or batch.chunks else min(steps, FEW)
+    while now < horizon and len(ends) < few:
+        batch.grow(members, 1)
+        now += latency.step_time(batch)
+        ends.append(now)
+    while now < horizon and len(ends) < steps:
         expected = (horizon - now) / (ends[-1] - ends[-2])
         k = int(min(steps - len(ends), MOST, expected + FEW))
         batch.grow(members, 1)

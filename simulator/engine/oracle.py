@@ -35,9 +35,8 @@ class SimulatedExecutor:
         """Run one forward pass and say which sequences sampled the end of their answer."""
         stopped: list[Sequence] = []
         steps, ends = self._group.steps, self._ends
-        for chunk in batch.chunks:
-            if chunk.samples:
-                seq = chunk.seq
+        if batch.num_sampled > batch.num_decodes:
+            for seq in [chunk.seq for chunk in batch.chunks if chunk.samples]:
                 rest = self._truth[seq] - seq.num_output
                 if rest <= 0:
                     stopped.append(seq)
@@ -56,13 +55,13 @@ class SimulatedExecutor:
 
     def _next(self) -> Sequence | None:
         """Return the decode that ends next, its entry on top; stale entries are dropped or put right."""
-        ends = self._ends
+        ends, truth = self._ends, self._truth
         while ends:
             step, order, seq = ends[0]
-            if seq.group is None or seq.order != order or seq not in self._truth:
+            if seq.group is None or seq.order != order or seq not in truth:
                 heapq.heappop(ends)  # preempted, aborted or ended since this entry was made
                 continue
-            due = self._group.steps + self._truth[seq] - seq.num_output
+            due = truth[seq] + seq.num_prompt - seq.offset - 1  # num_output is then the truth
             if due <= step:
                 return seq
             heapq.heapreplace(ends, (due, order, seq))  # it was left out of a step

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 import simpy
 
 from simulator.batch import Batch, StepResult
-from simulator.engine.clock import StepEnd, step_ends, towards, wait_until
+from simulator.engine.clock import StepEnd, step_ends
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.metrics.recorder import Recorder
 from simulator.request import Sequence
@@ -69,6 +69,7 @@ class Replica:
         self.async_scheduling = async_scheduling
         self.observers = observers
         self.on_done: Callable[[int], None] | None = None  # told each request that is over, if any one waits
+        self.on_step: Callable[[], None] | None = None  # called after steps that ended a request
         self.check_invariants = check_invariants  # after every step: for tests, at a cost per sequence
         self.is_watched = bool(observers) or check_invariants
         self.skips = skip and not self.is_watched
@@ -87,6 +88,7 @@ class Replica:
         """Note that a sequence's client has gone; its blocks are freed at the next step boundary."""
         if seq.state != "finished" and seq not in self._aborts:
             self._aborts[seq] = self.env.now, reason
+            self._tell(seq)
             self._rouse()
 
     def close(self) -> None:
@@ -96,35 +98,42 @@ class Replica:
             self.recorder.discard(seq)
 
     def _run(self) -> Wait:
-        env, scheduler, recorder = self.env, self.scheduler, self.recorder
-        latency = self.executor.latency
+        env, scheduler, recorder, executor = self.env, self.scheduler, self.recorder, self.executor
+        latency = executor.latency
         while True:
             if self._aborts:
                 self._apply_aborts()
             now = self.now
             batch = scheduler.schedule(now)
-            has_news = self._pending is not None or bool(batch.preempted)
+            has_news = bool(batch.preempted)
             if self._pending is not None:
-                self._learn()
+                has_news = True
+                self._learn(*self._pending)
+                self._pending = None
             if batch.num_tokens or batch.preempted:
                 recorder.scheduled(batch, scheduler, now)
             if self.is_watched:
                 self._show(batch, now)
             if batch.num_tokens:
                 end = now + latency.step_time(batch)
-                result = self.executor.execute(batch)
-                ends_any = bool(result.stopped or batch.ending)
+                result = executor.execute(batch)
+                ends_any = result.stopped or batch.ending
                 if env.peek() <= end or (ends_any and self.on_done is not None):
-                    yield from wait_until(env, end)
+                    while env.now < end:
+                        yield StepEnd(env, end)
                 self.now = end
                 recorder.executed(batch, end)
-                self._pending = (batch, result)
-                if not self.async_scheduling:
-                    self._learn()
-                may_repeat = not (ends_any or scheduler.has_news) and (not batch.budget or not batch.chunks)
-                under_way = self._repeat(batch) if may_repeat and self.skips else None
+                if self.async_scheduling:
+                    self._pending = batch, result
+                elif ends_any or result.hashes:
+                    self._learn(batch, result)
+                gave_first = batch.num_sampled > batch.num_decodes  # then one more decodes in the next step
+                if ends_any or gave_first or scheduler.has_news or not self.skips:
+                    continue
+                under_way = self._repeat(batch)
                 if under_way is not None:
-                    yield from wait_until(env, under_way.end)
+                    while env.now < under_way.end:
+                        yield StepEnd(env, under_way.end)
                     recorder.repeated(batch, [under_way.end], [under_way.opened])
             elif not has_news:
                 yield from self._idle()
@@ -156,10 +165,8 @@ class Replica:
         if self.check_invariants:
             self.scheduler.check()
 
-    def _learn(self) -> None:
-        """Update the scheduler with the last step's result."""
-        assert self._pending is not None, "there is a result to learn from"
-        (batch, result), self._pending = self._pending, None
+    def _learn(self, batch: Batch, result: StepResult) -> None:
+        """Update the scheduler with a step's result."""
         if not (batch.ending or result.stopped or result.hashes):
             return
         finished = self.scheduler.update(batch, result, self.now)
@@ -169,7 +176,10 @@ class Replica:
         for seq in finished:
             if seq not in self._aborts:
                 self.recorder.finished(seq, now, self.executor.forget(seq))
-                self._tell(seq)
+                if self.on_done is not None:
+                    self.on_done(seq.index)
+        if self.on_step is not None:
+            self.on_step()
 
     def _tell(self, seq: Sequence) -> None:
         if self.on_done is not None:
@@ -182,7 +192,6 @@ class Replica:
             self.scheduler.remove(seq)
             self.recorder.aborted(seq, when, reason)
             self.executor.forget(seq)
-            self._tell(seq)
         self._aborts.clear()
 
     def _idle(self) -> Wait:
@@ -192,8 +201,8 @@ class Replica:
             raise ValueError(f"a policy that schedules nothing at {self.now} asked to be woken at {wake_at}")
         self._wake = env.event()
         while not self._wake.triggered and (wake_at is None or env.now < wake_at):
-            yield self._wake if wake_at is None else self._wake | StepEnd(env, towards(env.now, wake_at))
-        yield StepEnd(env, 0.0)  # let all that bears this time stamp happen first
+            yield self._wake if wake_at is None else self._wake | StepEnd(env, wake_at)
+        yield StepEnd(env, env.now)  # let all that bears this time stamp happen first
         self._wake = None
         self.now = max(self.now, env.now)
 

@@ -22,6 +22,13 @@ ARRIVING, WAITING, PREFILL, DECODE, LEFT_OUT, PREEMPTED = (
     "left out",
     "preempted",
 )
+HELD_BY: dict[str, str] = {
+    "seats": "all {} seats (max_num_seqs) were taken",
+    "budget": "the step's token budget (max_num_batched_tokens) had no room for the first in the queue",
+    "blocks": "the first in the queue did not fit into the free KV blocks",
+    "collecting": "the policy was collecting a batch",
+    "batch": "a batch that takes nobody in was under way",
+}
 
 
 @dataclass(slots=True)
@@ -47,9 +54,11 @@ class Story:
         self._ids = None if ids is None else frozenset(ids)
         self.spans: dict[str, list[Span]] = {}
         self._num_steps = 0
+        self._step: list[int] = []  # the step being decided; none if a call decided nothing
 
     def decided(self, batch: Batch, scheduler: Scheduler, now: float) -> None:
         """Note what the step just decided means for every sequence."""
+        self._step = [self._num_steps] if batch or batch.preempted else []
         chunks = {chunk.seq: chunk for chunk in batch.chunks}
         preempted = set(batch.preempted)
         for seq in scheduler.running:
@@ -61,13 +70,15 @@ class Story:
                 lost = seq in preempted
                 why = _preempted_for(batch, scheduler) if lost else _why_waiting(batch, scheduler)
                 self._begin(seq, now, kind, why, 0)
-        self._num_steps += 1
+        self._num_steps += len(self._step)
 
     def finished(self, sequences: Iterable[Sequence], now: float) -> None:
-        """Close the last span of sequences that ended."""
+        """Close the last span of sequences that ended; one may have gone before any step was decided."""
         for seq in sequences:
             if seq.id in self.spans:
                 self.spans[seq.id][-1].end = now
+            elif self._follows(seq):
+                self.spans[seq.id] = [arriving(seq.arrival, now)]
 
     def _follows(self, seq: Sequence) -> bool:
         return self._ids is None or seq.id in self._ids
@@ -75,13 +86,18 @@ class Story:
     def _begin(self, seq: Sequence, now: float, kind: str, why: str, num_tokens: int) -> None:
         spans = self.spans.setdefault(seq.id, [])
         if not spans and now > seq.arrival:
-            spans.append(Span(ARRIVING, "a step was under way when it arrived", seq.arrival, now))
+            spans.append(arriving(seq.arrival, now))
         if not spans or (spans[-1].kind, spans[-1].why) != (kind, why):
             if spans:
                 spans[-1].end = now
             spans.append(Span(kind, why, now))
         spans[-1].num_tokens += num_tokens
-        spans[-1].steps.append(self._num_steps)
+        spans[-1].steps += self._step
+
+
+def arriving(start: float, end: float) -> Span:
+    """Return the span before the first decision after an arrival."""
+    return Span(ARRIVING, "a step was under way when it arrived", start, end)
 
 
 def _running(seq: Sequence, batch: Batch, chunk: Chunk | None) -> tuple[str, str, int]:
@@ -95,31 +111,28 @@ def _running(seq: Sequence, batch: Batch, chunk: Chunk | None) -> tuple[str, str
             f"tokens {chunk.start} to {done}{again}{cached}{whole}, beside {batch.num_decodes} decodes",
             chunk.num_tokens,
         )
-    takes_part = batch.num_decodes > 0 and seq not in batch.postponed
-    if takes_part and (seq.is_decode or seq in batch.ending):
+    decodes = seq.is_decode or seq in batch.ending
+    if decodes and batch.num_decodes and seq not in batch.postponed:
         return DECODE, "a token a step", 1
-    return LEFT_OUT, "the step had no room for it", 0
+    only_prompts = decodes and not batch.num_decodes
+    return LEFT_OUT, "the step computed only prompts" if only_prompts else "the step had no room for it", 0
 
 
 def _why_waiting(batch: Batch, scheduler: Scheduler) -> str:
-    if batch.preempted:
-        return "a step that had to preempt admits nobody"
-    if len(scheduler.running) >= scheduler.max_num_seqs:
-        return f"all {scheduler.max_num_seqs} seats (max_num_seqs) were taken"
-    if batch and batch.budget <= 0:
-        return "the step's token budget (max_num_batched_tokens) was used up"
-    if scheduler.wake_at is not None:
-        return "the policy was collecting a batch"
-    head = scheduler.waiting.head()
-    if batch and head is not None and scheduler.kv.blocks_for(head.num_tokens) <= scheduler.kv.num_free:
-        return "the first in the queue did not fit, whole, into what was left of the step's token budget"
-    return "the first in the queue did not fit into the free KV blocks"
+    default = "a step that had to preempt admits nobody" if batch.preempted else "the policy took nobody in"
+    return HELD_BY.get(scheduler.held_by, default).format(scheduler.max_num_seqs)
 
 
 def _preempted_for(batch: Batch, scheduler: Scheduler) -> str:
     """Name the sequences that got new blocks in a step that ran out of them."""
-    size = scheduler.kv.block_size
-    opened = [seq.id for seq in scheduler.running if seq.is_decode and (seq.num_computed - 1) % size == 0]
-    opened += [chunk.seq.id for chunk in batch.chunks if chunk.seq.id not in opened]
-    names = ", ".join(opened[:3]) + (f" and {len(opened) - 3} more" if len(opened) > 3 else "")
-    return f"lost its blocks to {names or 'make room'}"
+    size, chunks = scheduler.kv.block_size, {chunk.seq for chunk in batch.chunks}
+    opened = [
+        seq.id
+        for seq in scheduler.running
+        if seq in chunks or (_running(seq, batch, None)[0] == DECODE and (seq.num_computed - 1) % size == 0)
+    ]
+    if not opened:
+        return "needed another block, and none was free"
+    return f"lost its blocks to {', '.join(opened[:3])}" + (
+        f" and {len(opened) - 3} more" * (len(opened) > 3)
+    )

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from simulator.config.build import NO_POLICIES, Machine, Policies, build_machine, build_workload
 from simulator.config.loading import parse_value
 from simulator.config.run import Run, run_scenario
@@ -34,6 +36,8 @@ COLUMNS: dict[str, str] = {
     "kv_usage_peak": "KV peak",
 }
 
+OTHER_REQUESTS = "The candidates were not sent the same requests: a difference may be the workload's."
+
 
 @dataclass
 class Comparison:
@@ -46,26 +50,46 @@ class Comparison:
     @property
     def winner(self) -> str:
         """The candidate with the best value of the metric; the first of equals, a missing value last."""
+        return self.best[0]
+
+    @property
+    def best(self) -> list[str]:
+        """The winner and whoever has exactly the same value, in the order given."""
         sign = 1.0 if lower_is_better(self.metric) else -1.0
+        values = {name: metric_of(run, self.metric) for name, run in self.runs.items()}
+        badness = {name: sign * value for name, value in values.items() if value is not None}
+        least = min(badness.values())
+        return [name for name, value in badness.items() if value == least]
 
-        def badness(name: str) -> float:
-            value = metric_of(self.runs[name], self.metric)
-            return float("inf") if value is None else sign * value
+    @property
+    def same_requests(self) -> bool:
+        """Whether all candidates were sent the same requests: no key that shapes the workload was varied."""
+        one, *others = (run.workload for run in self.runs.values())
+        names = ("arrival", "num_prompt", "num_output")
+        return all(np.array_equal(getattr(one, n), getattr(each, n)) for each in others for n in names)
 
-        return min(self.runs, key=badness)
+    @property
+    def columns(self) -> dict[str, str]:
+        """Titles of the columns by key: the metric, then the others of `COLUMNS`."""
+        return {self.metric: COLUMNS.get(self.metric, self.metric)} | COLUMNS
 
     def rows(self) -> list[dict[str, float | str | None]]:
-        """Return one row per candidate: its name and the values of `COLUMNS` and the metric."""
-        names = dict.fromkeys((*COLUMNS, self.metric))
+        """Return one row per candidate: its name and the value of each column."""
         return [
-            {"candidate": name, **{key: metric_of(run, key) for key in names}}
+            {"candidate": name, **{key: metric_of(run, key) for key in self.columns}}
             for name, run in self.runs.items()
         ]
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
-        """Return the table as titles and texts."""
-        rows = [[str(row["candidate"]), *(cell(key, row[key]) for key in COLUMNS)] for row in self.rows()]
-        return ["candidate", *COLUMNS.values()], rows
+        """Return the table as titles and texts: candidate, metric, change against the baseline, the rest."""
+        base = metric_of(self.runs[self.baseline], self.metric)
+        metric, *rest = self.columns.values()
+        rows = []
+        for name, run in self.runs.items():
+            shown, *others = (cell(key, metric_of(run, key)) for key in self.columns)
+            change = _change(self.metric, base, metric_of(run, self.metric))
+            rows.append([name, shown, change, *others])
+        return ["candidate", metric, "change", *rest], rows
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -76,17 +100,21 @@ class Comparison:
         }
 
     def text(self) -> str:
-        """Return the table, the change of the metric against the baseline, and the winner."""
-        width = max(len("candidate"), *(len(name) for name in self.runs))
-        head = "".join(f"{title:>15}" for title in COLUMNS.values())
-        lines = [f"{'candidate':<{width}}{head}{'change':>10}"]
-        base = metric_of(self.runs[self.baseline], self.metric)
-        for name, run in self.runs.items():
-            cells = "".join(f"{cell(key, metric_of(run, key)):>15}" for key in COLUMNS)
-            change = _change(self.metric, base, metric_of(run, self.metric))
-            lines.append(f"{name:<{width}}{cells}{change:>10}")
-        lines.append(f"change: of {self.metric} against {self.baseline}. Best {self.metric}: {self.winner}")
-        return "\n".join(lines)
+        """Return the table, and what won."""
+        titles, rows = self.cells()
+        widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
+            for row in (titles, *rows)
+        ]
+        return "\n".join([*lines, self.outcome(), *([] if self.same_requests else [OTHER_REQUESTS])])
+
+    def outcome(self) -> str:
+        """Say what the changes refer to, who is best, and who is just as good."""
+        winner, *equals = self.best
+        value = cell(self.metric, metric_of(self.runs[winner], self.metric))
+        tie = f"; just as good: {', '.join(equals)}" if equals else ""
+        return f"change: {self.metric} against {self.baseline}. Best {self.metric}: {winner}, {value}{tie}"
 
 
 def compare(
@@ -100,7 +128,8 @@ def compare(
 ) -> Comparison:
     """Run every candidate on the same requests. A callable candidate is a batching class or an order.
 
-    `metric` is any key of the summary; None takes attainment if there is an SLO, else output throughput.
+    `metric` is any number of the summary; None takes attainment if there is an SLO, else output throughput.
+    Policy files that a candidate names are loaded: candidates are the user's own words.
     """
     if not candidates:
         raise ConfigError("compare: no candidates; vary at least one key")
@@ -113,14 +142,15 @@ def compare(
     for done, (name, candidate) in enumerate(candidates.items()):
         changed, own = _apply(scenario, candidate, policies)
         machine = cache.machine(changed)
-        runs[name] = run_scenario(
+        run = runs[name] = run_scenario(
             changed, policies=own, machine=machine, workload=cache.workload(changed, machine.max_model_len)
         )
+        if metric not in run.summary and metric not in run.own:
+            raise ConfigError(f"--metric {metric!r:.80}: no such metric{suggest(metric, _metrics(run))}")
         if progress is not None:
             progress(done + 1, len(candidates))
-    known = _metrics(next(iter(runs.values())))
-    if metric not in known:
-        raise ConfigError(f"--metric {metric!r}: no such metric{suggest(metric, known)}")
+    if all(metric_of(run, metric) is None for run in runs.values()):
+        raise ConfigError(f"--metric {metric!r:.80}: has no number in any candidate's result")
     return Comparison(runs, metric, baseline or next(iter(runs)))
 
 
@@ -133,22 +163,17 @@ def candidates_of(vary: Iterable[str]) -> dict[str, dict[str, object]]:
     axes: list[list[tuple[str, str]]] = []
     for item in vary:
         key, equals, values = item.partition("=")
-        if not equals or not key or not values:
+        choices = [value.strip() for value in values.split(",")]
+        if not equals or not key or not all(choices):
             raise ConfigError(f"--vary {item[:80]!r}: write key=value,value")
-        axes.append([(key, value) for value in values.split(",")])
+        if len(set(choices)) < len(choices) or any(key == axis[0][0] for axis in axes):
+            raise ConfigError(f"--vary {item[:80]!r}: names a key or a value twice")
+        axes.append([(key, value) for value in choices])
     found: dict[str, dict[str, object]] = {}
-    for choice in itertools.product(*axes):
+    for choice in itertools.product(*axes) if axes else ():
         name = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in choice)
         found[name] = {key: parse_value(value) for key, value in choice}
     return found
-
-
-def vary_trusted(policies: Policies, candidates: Mapping[str, Mapping[str, object]]) -> Policies:
-    """Return the policies with the values of candidates named on the command line trusted too."""
-    values = [
-        value for changes in candidates.values() for value in changes.values() if isinstance(value, str)
-    ]
-    return replace(policies, trusted=frozenset((*policies.trusted, *values)))
 
 
 class _Shared:
@@ -174,7 +199,9 @@ class _Shared:
 
 def _apply(scenario: Scenario, candidate: Candidate, policies: Policies) -> tuple[Scenario, Policies]:
     if isinstance(candidate, Mapping):
-        return scenario.with_(**{str(key): value for key, value in candidate.items()}), policies
+        named = frozenset(value for value in candidate.values() if isinstance(value, str))
+        changed = scenario.with_(**{str(key): value for key, value in candidate.items()})
+        return changed, replace(policies, trusted=named.union(policies.trusted))
     name = getattr(candidate, "__name__", type(candidate).__name__)
     if isinstance(candidate, type) and issubclass(candidate, Scheduler):
         return scenario.with_(**{"scheduler.batching": name}), replace(policies, batching=candidate)
@@ -203,7 +230,8 @@ def cell(key: str, value: float | str | None) -> str:
         return "n/a"
     if key in ("attainment", "kv_usage_peak"):
         return f"{100 * value:.1f}%"
-    return f"{value:,.0f}" if key == "num_preemptions" else f"{value:,.2f}"
+    whole = value >= 1000 or (value.is_integer() and not key.endswith("_ms"))
+    return f"{value:,.0f}" if whole else f"{value:,.2f}"
 
 
 def _change(metric: str, base: float | None, value: float | None) -> str:

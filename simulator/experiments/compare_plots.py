@@ -18,41 +18,46 @@ if TYPE_CHECKING:
 # Okabe and Ito's colour-blind-safe colours, in an order that keeps neighbours apart.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 _DASHES = ("solid", "dash", "dot", "dashdot")
+LONG_TAIL = 10  # an axis is logarithmic if the longest is so many times the median
 
 
 def compare_latency(runs: Mapping[str, Run]) -> Figure:
     """Draw the distributions of TTFT, TPOT and E2E latency of every candidate, as shares of all injected."""
-    from plotly.graph_objects import Scatter
-
     titles = {"ttft": "Time to first token", "tpot": "Time per output token", "e2el": "End-to-end latency"}
     fig = new_figure(1, 3, height=380, subplot_titles=list(titles.values()), horizontal_spacing=0.06)
-    for i, (name, run) in enumerate(runs.items()):
-        measured = latencies(run.requests)
-        for col, metric in enumerate(titles, start=1):
-            values: Floats = getattr(measured, metric)
-            ms = np.sort(values[~np.isnan(values)]) * 1e3
-            if not len(ms):
-                continue
-            keep = np.unique(np.linspace(0, len(ms) - 1, BUCKETS).round().astype(np.int64))
-            fig.add_trace(
-                Scatter(
-                    x=ms[keep],
-                    y=(keep + 1) / len(run.requests),
-                    name=text(name),
-                    legendgroup=str(i),
-                    showlegend=col == 1,
-                    mode="lines",
-                    line=line_style(i),
-                    hovertemplate="%{y:.1%} within %{x:,.1f} ms",
-                ),
-                row=1,
-                col=col,
-            )
-            fig.update_xaxes(type="log", title_text=f"{metric.upper()} (ms, log scale)", col=col)
+    measured = {name: latencies(run.requests) for name, run in runs.items()}
+    for col, metric in enumerate(titles, start=1):
+        curves = {name: 1e3 * getattr(each, metric) for name, each in measured.items()}
+        curves = {name: np.sort(ms[~np.isnan(ms)]) for name, ms in curves.items()}
+        for i, (name, ms) in enumerate(curves.items()):
+            if len(ms):
+                _add_curve(fig, col, i, name, ms, len(runs[name].requests))
+        pooled = np.concatenate(list(curves.values()))
+        is_long = len(pooled) > 0 and pooled.max() > LONG_TAIL * np.median(pooled)
+        axis = {"type": "log", "dtick": 1} if is_long else {"rangemode": "tozero"}
+        unit = "ms, log scale" if is_long else "ms"
+        fig.update_xaxes(**axis, title_text=f"{metric.upper()} ({unit})", col=col)
     fig.update_yaxes(range=[0, 1.02], tickformat=".0%")
     fig.update_yaxes(title_text="share of injected requests", col=1)
     fig.update_layout(hovermode="closest", margin={"t": 84}, legend={"y": 1.12})
     return fig
+
+
+def _add_curve(fig: Figure, col: int, i: int, name: str, ms: Floats, injected: int) -> None:
+    from plotly.graph_objects import Scatter
+
+    keep = np.unique(np.linspace(0, len(ms) - 1, BUCKETS).round().astype(np.int64))
+    curve = Scatter(
+        x=ms[keep],
+        y=(keep + 1) / injected,
+        name=text(name),
+        legendgroup=str(i),
+        showlegend=col == 1,
+        mode="lines",
+        line=line_style(i),
+        hovertemplate="%{y:.1%} within %{x:,.1f} ms",
+    )
+    fig.add_trace(curve, row=1, col=col)
 
 
 def compare_queue(runs: Mapping[str, Run]) -> Figure:

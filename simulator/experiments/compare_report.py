@@ -6,10 +6,12 @@ import hashlib
 import json
 from pathlib import Path
 
+from simulator.config.build import profile_path
 from simulator.errors import InputError
-from simulator.experiments.compare import Comparison, metric_of
+from simulator.experiments.compare import OTHER_REQUESTS, Comparison
 from simulator.experiments.compare_plots import COMPARE_PLOTS
 from simulator.experiments.report_page import (
+    Number,
     Section,
     banners_html,
     escape,
@@ -35,15 +37,14 @@ def comparison_folder(found: Comparison) -> Path:
 
 def comparison_html(found: Comparison, title: str) -> str:
     """Return the page: the winner, the table, the figures. The same comparison gives the same text."""
-    best = metric_of(found.runs[found.winner], found.metric)
-    shown = "n/a" if best is None else f"{best:,.4g}"
-    lead = (
-        f"<h1>{escape(title)}: {len(found.runs)} candidates</h1>"
-        f'<p class="verdict">Best {escape(found.metric)}: {escape(found.winner)} ({shown})</p>'
-    )
-    note = "Every candidate served the same requests, once. A small difference may be chance."
+    change, best = found.outcome().split(". ", 1)
+    lead = f'<h1>{escape(title)}: {len(found.runs)} candidates</h1><p class="verdict">{escape(best)}</p>'
+    once = "Every candidate served the same requests, once. A small difference may be chance."
+    note = ("note", once) if found.same_requests else ("warning", OTHER_REQUESTS)
+    titles, rows = found.cells()
+    numbers = [[name, *map(Number, cells)] for name, *cells in rows]
     sections = [
-        Section("table", "Side by side", table_html(*found.cells())),
+        Section("table", "Side by side", table_html(titles, numbers, f"{change.capitalize()}.")),
         *(
             Section(name, name.capitalize(), figure_html(draw(found.runs), f"compare-{name}", _HOW[name]))
             for name, draw in COMPARE_PLOTS.items()
@@ -51,16 +52,22 @@ def comparison_html(found: Comparison, title: str) -> str:
     ]
     first = next(iter(found.runs.values()))
     footer = f"servetwin {first.own['version']}, seed {first.scenario.seed}"
-    return page_html(title, lead + banners_html([("note", note)]), sections, footer)
+    return page_html(title, lead + banners_html([note]), sections, footer)
+
+
+def comparison_text(found: Comparison) -> str:
+    """Return a comparison as strict JSON, the same bytes for the same comparison."""
+    return json.dumps(found.to_dict(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def save_comparison(found: Comparison, folder: Path, title: str, *, report: bool = True) -> list[Path]:
-    """Write compare.json, report.html and winner/ and return their paths."""
+    """Write compare.json, report.html and winner/ and return their paths; InputError if it cannot be."""
+    if (folder / "summary.json").exists():
+        raise InputError(f"{folder}: holds a run; name another folder with -o")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         summary = folder / "compare.json"
-        text = json.dumps(found.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
-        summary.write_text(text + "\n", encoding="utf-8", newline="\n")
+        summary.write_text(comparison_text(found), encoding="utf-8", newline="\n")
         written = [summary]
         if report:
             page = folder / "report.html"
@@ -68,8 +75,9 @@ def save_comparison(found: Comparison, folder: Path, title: str, *, report: bool
             written.append(page)
         best = found.runs[found.winner]
         (folder / "winner").mkdir(exist_ok=True)
+        profile = profile_path(best.scenario, best.machine)
         written.append(
-            write_scenario(best.scenario, folder / "winner", files=best.policies.files, with_profile=True)
+            write_scenario(best.scenario, folder / "winner", files=best.policies.files, profile=profile)
         )
     except OSError as error:
         raise InputError(f"cannot write {error.filename or folder}: {error.strerror}") from None

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from simulator.config.build import NO_POLICIES, Policies
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
-from simulator.engine.story import DECODE, PREFILL, Span, Story
+from simulator.engine.story import DECODE, PREFILL, Span, Story, arriving
 from simulator.errors import ConfigError, suggest
 from simulator.latency.base import LatencyModel, StepFeatures
 from simulator.metrics.tables import STATUS, StepTable
@@ -20,7 +20,10 @@ from simulator.workload.workload import Workload
 
 @dataclass(frozen=True)
 class Explanation:
-    """The spans of one request, in order of time; they add up to its latency. Seconds."""
+    """The spans of one request, in order of time; they add up to its latency. Seconds.
+
+    `latency` is end to end; of a request that did not finish, up to the run's end.
+    """
 
     id: str
     status: str
@@ -50,18 +53,20 @@ class Explanation:
     def text(self, max_spans: int = 40) -> str:
         """Return the story: the causes, then the spans one after the other."""
         ttft = "no first token" if self.ttft is None else f"first token after {_s(self.ttft)}"
+        causes = [(f"{kind}: {why}" if why else kind, seconds) for kind, why, seconds in self.causes()]
+        width = 2 + max([len(cause) for cause, _ in causes], default=30)
         lines = [
             f"Request {self.id}: {self.num_prompt:,} prompt tokens, {self.num_output:,} output tokens, "
             f"{self.status}",
             f"arrived at {self.arrival:.3f} s, {ttft}, done after {_s(self.latency)}",
             "",
-            f"{'where the time went':<58}{'seconds':>10}{'share':>8}",
+            f"{'where the time went':<{width}}{'seconds':>10}{'share':>8}",
         ]
-        for kind, why, seconds in self.causes():
+        for cause, seconds in causes:
             share = seconds / self.latency if self.latency else 0.0
-            lines.append(f"{kind + (': ' + why if why else ''):<58}{seconds:>10.4f}{share:>8.1%}")
+            lines.append(f"{cause:<{width}}{seconds:>10.4f}{share:>8.1%}")
         total = sum(span.seconds for span in self.spans)
-        lines.append(f"{'sum':<58}{total:>10.4f}{'':>8}")
+        lines.append(f"{'sum':<{width}}{total:>10.4f}")
         if self.slowed > 0:
             lines.append(f"of the decode time, prompts of others took {self.slowed:.4f} s")
         lines += ["", f"{'from':>10}{'seconds':>10}  {'steps':<13}what"]
@@ -69,7 +74,7 @@ class Explanation:
         lines += [_line(span, self.arrival) for span in shown]
         if len(shown) < len(self.spans):
             lines.append(f"... and {len(self.spans) - len(shown)} more spans")
-        return "\n".join(lines)
+        return "\n".join(line if line.isprintable() else ascii(line)[1:-1] for line in lines)
 
 
 def explain(
@@ -91,26 +96,41 @@ def story_of(run: Run, story: Story, request_id: str) -> Explanation:
         near = suggest(request_id, table.id) if len(table.id) < 50 else f"; it has {len(table.id):,} requests"
         raise ConfigError(f"request {request_id[:80]!r}: not in this run{near}")
     row = table.id.index(request_id)
-    spans = tuple(story.spans.get(request_id, ()))
-    first = float(table.first_token[row])
+    arrival, pre_delay = float(table.arrival[row]), float(table.pre_delay[row])
+    first, end = float(table.first_token[row]), _end(run, row)
+    spans = list(story.spans.get(request_id, ()))
+    if not spans and end > arrival:
+        spans = [arriving(arrival, end)]
+    if spans:
+        spans[-1].end = end
+    if pre_delay:
+        spans.insert(0, Span("before the server", "what its client did first", arrival - pre_delay, arrival))
     return Explanation(
         id=request_id,
         status=f"{STATUS[table.status[row]]} ({table.reason[row]})" if table.reason[row] else "unfinished",
         num_prompt=int(table.num_prompt[row]),
         num_output=int(table.num_output[row]),
-        arrival=float(table.arrival[row]),
-        ttft=None if first != first else first - float(table.arrival[row]),
-        latency=float(table.finish[row] - table.arrival[row]),
-        spans=spans,
+        arrival=arrival,
+        ttft=None if first != first else first - arrival,
+        latency=end - arrival + pre_delay,
+        spans=tuple(spans),
         slowed=sum(_slowed(span, run.steps, run.machine.latency) for span in spans if span.kind == DECODE),
     )
 
 
+def _end(run: Run, row: int) -> float:
+    """Return when a request's story ends: with the request, or with the run if that came first."""
+    finish, horizon = float(run.requests.finish[row]), run.scenario.run.horizon_s
+    if finish == finish:
+        return finish
+    return float(run.steps.end.max(initial=run.requests.arrival[row])) if horizon is None else horizon
+
+
 def _slowed(span: Span, steps: StepTable, latency: LatencyModel) -> float:
-    """Seconds by which the prompt chunks of others made a decode span's steps longer."""
+    """Seconds by which the prompt chunks of others made a decode span's steps longer, of those that ended."""
     lost = 0.0
     for i in span.steps:
-        if steps.prefill_tokens[i]:
+        if i < len(steps) and steps.prefill_tokens[i]:
             n = int(steps.num_decodes[i])
             alone = StepFeatures(n, n, n, n, int(steps.decode_kv[i]), int(steps.decode_kv_max[i]))
             lost += float(steps.end[i] - steps.start[i]) - latency.step_time(alone)

@@ -49,6 +49,9 @@ def warnings(summary: Mapping[str, object]) -> list[tuple[str, str]]:
         if n > 0:
             detail = f" ({why})" if why else ""
             found.append(f"{n:,.0f} of {_count(extra.get('injected', '?'))} requests {what}{detail}.")
+    oversized = number(extra, "oversized_prompts") or 0.0
+    if oversized > 0:
+        found.append(f"{oversized:,.0f} prompts exceed the token budget of a step; each was computed alone.")
     skipped = mapping(extra.get("skipped")).items()
     found += [f"{_count(n)} rows of the trace were left out: {reason}." for reason, n in skipped if n]
     notes = extra.get("notes")

@@ -108,12 +108,12 @@ def write_scenario(
     folder: Path,
     *,
     files: Iterable[PolicyFile] | None = None,
-    with_profile: bool = False,
+    profile: Path | None = None,
 ) -> Path:
     """Write a scenario that runs again from its folder; other paths in it become absolute.
 
-    Policy files, as they are now unless given, are copied beside it, their sha256 in a comment; so is the
-    profile, if asked for and not one that ships.
+    Policy files, as they are now unless given, are copied beside it, their sha256 in a comment; so is a
+    profile, if given, and the scenario then names it.
     """
     scenario, comments = absolute_paths(scenario), ""
     copies: dict[str, tuple[Path, bytes]] = {}
@@ -124,8 +124,7 @@ def write_scenario(
             copies[name] = file.path, file.content
         comments += f"# {name} sha256 {file.sha256}\n"
         scenario = scenario.with_(**{file.axis: f"{name}:{file.name}"})
-    profile = Path(scenario.latency.profile or "")
-    if with_profile and profile.is_file():
+    if profile is not None:
         copies[profile.name] = profile, profile.read_bytes()
         scenario = scenario.with_(**{"latency.profile": profile.name})
     for name, (source, content) in copies.items():

@@ -70,7 +70,7 @@ class BlockManager:
         """Find the cached prefix of a waiting sequence; its last token is always computed (rule 6.3)."""
         if not self.enable_prefix_caching or not seq.hash_ranges:
             return NO_HIT
-        runs = self.pool.match(seq.hash_ranges, (seq.num_tokens - 1) // self.block_size)
+        runs = self.pool.match(seq.hash_ranges, (seq.num_prompt + seq._output - 1) // self.block_size)
         if not runs:
             return NO_HIT
         return Hit(runs, sum(n for _, n in runs), sum(n for run, n in runs if not run.refs))
@@ -80,25 +80,29 @@ class BlockManager:
 
         `must_fit` is the number of tokens that must find room now although only some are scheduled.
         """
-        room = self.pool.num_free - hit.num_free - (self.watermark_blocks if watermark else 0)
-        start = hit.num_blocks * self.block_size
-        need = self.blocks_for(start + n) - hit.num_blocks
-        if max(need, self.blocks_for(must_fit) - hit.num_blocks) > room:
+        pool, size = self.pool, self.block_size
+        hit_runs, num_hit, num_free_hit = hit
+        room = pool.num_unhashed_free + pool.num_cached_free - num_free_hit
+        if watermark:
+            room -= self.watermark_blocks
+        need = -(-n // size)
+        if need > room or -(-must_fit // size) - num_hit > room:
             return False
-        for run, count in hit.runs:
-            self.pool.hold(run, count)
+        for run, count in hit_runs:
+            pool.hold(run, count)
             seq.runs.append([run, count])
-        seq.num_hashed = hit.num_blocks
-        self.num_queries += seq.num_tokens
-        self.num_hits += start
-        self.pool.take(need)
+        seq.num_hashed = num_hit
+        self.num_queries += seq.num_prompt + seq._output
+        self.num_hits += num_hit * size
+        pool.take(need)
         if seq.hash_private_from:
-            self._register(seq, min((start + n) // self.block_size, seq.hash_private_from))
+            self._register(seq, min(num_hit + n // size, seq.hash_private_from))
         return True
 
     def allocate(self, seq: Sequence, n: int) -> bool:
         """Give a running sequence slots for n more tokens; False and no change if blocks are short."""
-        computed, size, pool = seq.num_computed, self.block_size, self.pool
+        size, pool = self.block_size, self.pool
+        computed = seq._computed if seq.group is None else seq.num_computed
         need = -(-(computed + n) // size) + -computed // size
         shared = self._shared_partial(seq, computed) if seq.runs else None
         if need + (shared is not None) > pool.num_unhashed_free + pool.num_cached_free:
@@ -116,13 +120,13 @@ class BlockManager:
 
     def release(self, seq: Sequence, num_slots: int) -> None:
         """Take back all blocks of a sequence to which `num_slots` token slots are allocated."""
-        if self.blocks_for(num_slots) > self.num_used:
+        pool, size = self.pool, self.block_size
+        full, held = num_slots // size, -(-num_slots // size)
+        if held > pool.num_blocks - pool.num_unhashed_free - pool.num_cached_free:
             raise ValueError(f"{seq!r} releases more blocks than are in use: double free")
-        full, pool = num_slots // self.block_size, self.pool
-        held = full + (num_slots % self.block_size > 0)
         if not seq.runs and len(seq.hash_ranges) == 1:  # plain: all of its own, nothing published yet
             lo, hi = seq.hash_ranges[0]
-            hashed = min(full, hi - lo)
+            hashed = full if full < hi - lo else hi - lo
             pool.num_unhashed_free += held - hashed
             if hashed:
                 pool.leave_cached(lo, lo + hashed)

@@ -15,7 +15,7 @@ Left out: which physical block is which, since no decision depends on it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from simulator.request import HashRange
 
@@ -58,6 +58,7 @@ class BlockPool:
         self._copies: dict[int, list[Run]] = {}
         self._heap: list[tuple[int, int, Run]] = []  # (released, -lo, run); stale entries are skipped
         self._releases = 0
+        self._overdue = 0  # cached blocks already taken whose hashes can still be found
 
     @property
     def num_free(self) -> int:
@@ -65,7 +66,10 @@ class BlockPool:
         return self.num_unhashed_free + self.num_cached_free
 
     def take(self, n: int) -> None:
-        """Take n free blocks, evicting cached ones when the unhashed ones do not suffice."""
+        """Take n free blocks, evicting cached ones when the unhashed ones do not suffice.
+
+        Which ones go does not depend on what is released later, so they go when the hashes are next needed.
+        """
         spare = self.num_unhashed_free - n
         if spare >= 0:
             self.num_unhashed_free = spare
@@ -73,7 +77,9 @@ class BlockPool:
         if -spare > self.num_cached_free:
             raise ValueError(f"take({n}) exceeds the {self.num_free} free blocks")
         self.num_unhashed_free = 0
-        self._evict(-spare)
+        self.num_cached_free += spare
+        self.num_evicted -= spare
+        self._overdue -= spare
 
     def give(self, n: int) -> None:
         """Return n unhashed blocks."""
@@ -81,10 +87,12 @@ class BlockPool:
             raise ValueError(f"give({n}) frees more than the pool's {self.num_blocks} blocks: double free")
         self.num_unhashed_free += n
 
-    def match(self, ranges: Iterable[HashRange], limit: int) -> list[tuple[Run, int]]:
+    def match(self, ranges: Sequence[HashRange], limit: int) -> list[tuple[Run, int]]:
         """Find the longest cached prefix of `ranges`, at most `limit` blocks: runs and blocks of each."""
         found: list[tuple[Run, int]] = []
         copies = self._copies
+        if self._overdue and ranges and ranges[0][0] in copies:
+            self._evict()
         for lo, hi in ranges:
             while lo < hi and limit > 0:
                 here = copies.get(lo)
@@ -100,6 +108,8 @@ class BlockPool:
 
     def hold(self, run: Run, n: int) -> None:
         """Add a holder to the first n blocks of a run, splitting it if it is longer."""
+        if self._overdue:
+            self._evict()
         if n < run.hi - run.lo:
             self._split(run, run.lo + n)
         if run.refs == 0:
@@ -123,6 +133,8 @@ class BlockPool:
 
     def publish(self, lo: int, hi: int) -> list[Run]:
         """Register freshly filled blocks under their hashes; the caller holds the runs returned."""
+        if self._overdue:
+            self._evict()
         runs: list[Run] = []
         while lo < hi:
             here = self._copies.get(lo)
@@ -140,6 +152,8 @@ class BlockPool:
 
     def leave_cached(self, lo: int, hi: int) -> None:
         """Register freshly filled blocks that nobody holds any longer; like `publish` and `drop` in one."""
+        if self._overdue:
+            self._evict()
         if lo in self._copies:
             for run in reversed(self.publish(lo, hi)):
                 self.drop(run)
@@ -153,6 +167,8 @@ class BlockPool:
 
     def extend(self, run: Run, hi: int) -> bool:
         """Lengthen a run to `hi` in place if nobody else holds or copies it; else change nothing."""
+        if self._overdue:
+            self._evict()
         if run.refs != 1 or not run.hashed or len(self._copies[run.lo]) > 1 or run.hi in self._copies:
             return False
         run.hi = hi
@@ -170,10 +186,9 @@ class BlockPool:
                 heapq.heappush(self._heap, (tail.released, -at, tail))
         self._copies[at] = tails
 
-    def _evict(self, n: int) -> None:
-        """Overwrite the n cached free blocks that were released first."""
-        self.num_cached_free -= n
-        self.num_evicted += n
+    def _evict(self) -> None:
+        """Forget the hashes of the overdue blocks: the cached free ones that were released first."""
+        n, self._overdue = self._overdue, 0
         heap = self._heap
         while n:
             released, _, run = heap[0]
@@ -197,5 +212,7 @@ class BlockPool:
 
     def cached_runs(self) -> Iterator[Run]:
         """Yield every run that a lookup could find, copies included."""
+        if self._overdue:
+            self._evict()
         for here in self._copies.values():
             yield from here

@@ -83,12 +83,16 @@ class Profile:
     _head: list[float] = field(init=False, repr=False)
     _rows: list[Row] = field(init=False, repr=False)
     _columns: tuple[Floats, Floats, Floats] = field(init=False, repr=False)
+    _prefill: tuple[float, ...] = field(init=False, repr=False)
+    _host: tuple[float, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         columns = self.decode.rows(np.arange(MAX_BATCH + 1))
-        lay = object.__setattr__  # frozen for others; these are the same numbers as plain lists
+        lay = object.__setattr__  # frozen for others; the same numbers as plain lists and tuples
         lay(self, "_dense", self.dense.tolist())
         lay(self, "_head", self.head.tolist())
+        lay(self, "_prefill", tuple(self.prefill))
+        lay(self, "_host", tuple(self.host))
         lay(self, "_columns", columns)
         lay(self, "_rows", list(zip(*(part.tolist() for part in columns), strict=True)))
 
@@ -112,12 +116,12 @@ class Profile:
         num_seqs = step.num_seqs
         prefill_tokens = step.prefill_tokens
         if prefill_tokens:
-            constant, per_seq, per_token, per_work, per_kv = self.prefill
+            constant, per_seq, per_token, per_work, per_kv = self._prefill
             attention = constant + per_seq * (num_seqs - batch) + per_token * prefill_tokens
             attention += per_work * step.prefill_work
             floor = per_kv * step.prefill_kv_max
             gpu += attention if attention > floor else floor
-        per_step, per_seq = self.host
+        per_step, per_seq = self._host
         host = per_step + per_seq * num_seqs
         if self.overlap:
             return gpu if gpu > host else host

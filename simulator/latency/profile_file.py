@@ -83,12 +83,18 @@ def profile_of(file: Section, model: str | Model) -> Profile:
 
 def best_profile(gpu: Hardware, model: Model) -> Profile | None:
     """Return the shipped profile that was measured on this GPU for a model of this shape, if any."""
+    path = best_profile_path(gpu, model)
+    return None if path is None else load_profile(path, model)
+
+
+def best_profile_path(gpu: Hardware, model: Model) -> Path | None:
+    """Return the file of `best_profile`."""
     for path in shipped_profiles().values():
         file = read_profile(path)
         if file.text("hardware") != gpu.name:
             continue
         if any(same_shape(_model(file, target), model) for target in _section_names(file).values()):
-            return load_profile(path, model)
+            return path
     return None
 
 

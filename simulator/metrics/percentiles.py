@@ -33,7 +33,7 @@ def weighted_percentiles(
     total = int(weights.sum())
     if total == 0:
         return [None] * len(ranks)
-    order = np.argsort(values, kind="stable")
+    order = np.argsort(values)
     ordered, upto = values[order], np.cumsum(weights[order])
 
     def nth(i: int) -> float:

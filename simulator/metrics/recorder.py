@@ -9,6 +9,7 @@ decode, and between two stints of a request.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
@@ -33,7 +34,7 @@ _SPAN = (
     "count",
     "start",
     "prefill_work",
-    "num_chunks",
+    "num_seqs",
     "num_sampled",
     "num_decodes",
     "num_padding",
@@ -51,6 +52,7 @@ _SPAN = (
     "num_evicted",
 )
 """What is kept of a span of equal steps: the values of its first, as `schedule` left them."""
+_pack_span = struct.Struct(f"{len(_SPAN)}d").pack  # several times as fast as array.extend
 _NAN = float("nan")
 
 
@@ -64,9 +66,7 @@ class Recorder:
         self.client_queue = array("d", [0.0]) * n
         self.pre_delay = array("d", [0.0]) * n
         self.scheduled_at = array("d", [_NAN]) * n
-        self.first_token_at = array("d", [_NAN]) * n
         self.finished_at = array("d", [_NAN]) * n
-        self.num_output = array("q", [0]) * n
         self.num_cached = array("q", [0]) * n
         self.num_preemptions = array("q", [0]) * n
         self.status = array("b", [UNFINISHED]) * n
@@ -75,10 +75,7 @@ class Recorder:
         self._spans = array("d")  # rows of _SPAN, one after the other
         self._ends = array("d")  # of every step
         self._opened = array("i")  # blocks opened by decodes in every step that a span repeats
-        self._joined: dict[
-            Sequence, tuple[int, int]
-        ] = {}  # stint so far: (first step, decoding steps till then)
-        self._num_decoding = 0  # steps that decoded anything
+        self._joined: dict[Sequence, int] = {}  # first step of the stint so far
         self._stints = array("q")  # those that are over: (request, first step, last step) one after the other
         self._left_out: list[Sequence] = []  # decodes that the last step left out
         self.num_skipped = 0  # steps taken without asking the scheduler again
@@ -86,19 +83,19 @@ class Recorder:
     def scheduled(self, batch: Batch, scheduler: Scheduler, now: float) -> None:
         """Note a decided step, before time passes."""
         pool, group = scheduler.kv.pool, scheduler.decodes
+        num_unhashed = pool.num_unhashed_free
         kv_tokens = group.offset_sum + group.size * group.steps
         for seq in scheduler.prefills:
             kv_tokens += seq._computed
         for seq in batch.ending:
             if seq.state == "running":
                 kv_tokens += seq._computed
-        chunks = batch.chunks
-        self._spans.extend(
-            (
+        self._spans.frombytes(
+            _pack_span(
                 1,
                 now,
                 batch.prefill_work,
-                len(chunks),
+                batch.num_seqs,
                 batch.num_sampled,
                 batch.num_decodes,
                 batch.num_padding,
@@ -109,17 +106,19 @@ class Recorder:
                 batch.prefill_kv_max,
                 len(scheduler.running),
                 scheduler.waiting.size,
-                pool.num_unhashed_free + pool.num_cached_free,
-                pool.num_unhashed_free,
+                num_unhashed + pool.num_cached_free,
+                num_unhashed,
                 kv_tokens,
                 len(batch.preempted),
                 pool.num_evicted,
             )
         )
-        for seq, _, _, _, cached in chunks:
-            if cached is not None and self.scheduled_at[seq.index] != self.scheduled_at[seq.index]:
-                self.scheduled_at[seq.index] = now
-                self.num_cached[seq.index] = cached
+        for chunk in batch.chunks:
+            if chunk.cached is not None:
+                index = chunk.seq.index
+                if self.scheduled_at[index] != self.scheduled_at[index]:
+                    self.scheduled_at[index] = now
+                    self.num_cached[index] = chunk.cached
         if batch.preempted or batch.postponed:
             for seq in (*batch.preempted, *batch.postponed):
                 self._end_stint(seq)
@@ -128,38 +127,32 @@ class Recorder:
 
     def repeated(self, batch: Batch, ends: Many[float], opened: Many[int]) -> None:
         """Note that the last step was repeated: the ends of the repetitions, and the blocks each took."""
-        self._spans[-len(_SPAN)] += len(ends)
+        n = len(ends)
+        self._spans[-len(_SPAN)] += n
         self._ends.extend(ends)
         self._opened.extend(opened)
-        if batch.num_decodes:
-            self._num_decoding += len(ends)
-        self.num_skipped += len(ends)
+        self.num_skipped += n
 
     def executed(self, batch: Batch, now: float) -> None:
         """Note the end of a step."""
         ends = self._ends
-        if batch.num_decodes:
-            self._num_decoding += 1
-        for seq, _, _, samples, _ in batch.chunks:
-            if samples:
-                self._joined[seq] = (len(ends), self._num_decoding)
-                if self.first_token_at[seq.index] != self.first_token_at[seq.index]:
-                    self.first_token_at[seq.index] = now
+        if batch.num_sampled > batch.num_decodes:
+            for chunk in batch.chunks:
+                if chunk.samples:
+                    self._joined[chunk.seq] = len(ends)
         if self._left_out or batch.postponed:
             still = set(batch.postponed)
             for seq in self._left_out:
                 if (seq.is_decode or seq in batch.ending) and seq not in still:
-                    self._joined[seq] = (len(ends), self._num_decoding)
+                    self._joined[seq] = len(ends)
             self._left_out = list(batch.postponed)
         ends.append(now)
 
     def _end_stint(self, seq: Sequence) -> None:
         """End a sequence's stint, if it is in one, with the last step that ended."""
-        stint = self._joined.pop(seq, None)
-        if stint is not None:
-            first, decoding = stint
+        first = self._joined.pop(seq, None)
+        if first is not None:
             self._stints.extend((seq.index, first, len(self._ends) - 1))
-            self.num_output[seq.index] += 1 + self._num_decoding - decoding
 
     def finished(self, seq: Sequence, now: float, truth: int) -> None:
         """Note a completion; `truth` is the length the answer would have had uncut."""
@@ -206,19 +199,16 @@ class Recorder:
 
         They are those of `rows` of the request table, by default of all completed requests.
         """
-        ends = np.array(self._ends)
-        spans = self._span_columns()
-        decoding = np.flatnonzero(np.repeat(spans["num_decodes"], spans["count"])[: len(ends)])
-        ticks = ends[decoding]
+        ends, decoding = np.array(self._ends), self._decoding()
+        ticks = ends[np.diff(decoding, prepend=0) > 0]
         counts = np.array(self.status) == COMPLETED
         if rows is not None:
             counts = np.isin(np.arange(len(self.status)), self._in_order()[rows])
-        request, first, last = np.array(self._stints, dtype=np.int64).reshape(-1, 3).T
+        request, first, last = self._ended_stints()
         kept = np.flatnonzero(counts[request])
         kept = kept[np.argsort(request[kept], kind="stable")]
         request, first, last = request[kept], first[kept], last[kept]
-        start = np.searchsorted(decoding, first, side="right")  # the decodes of a stint: start..stop-1
-        stop = np.searchsorted(decoding, last, side="right")
+        start, stop = decoding[first], decoding[last]  # the decodes of a stint: start..stop-1
         more = stop > start
         n = len(ticks) + 1
         change = np.bincount(start[more] + 1, minlength=n) - np.bincount(stop[more], minlength=n)
@@ -233,6 +223,32 @@ class Recorder:
         return np.concatenate([steady, lone]), np.concatenate(
             [weights[spanned], np.ones(len(lone), np.int64)]
         )
+
+    @property
+    def num_output(self) -> Ints:
+        """Tokens that each request got in its stints that are over."""
+        request, first, last = self._ended_stints()
+        found, decoding = np.zeros(len(self.status), np.int64), self._decoding()
+        np.add.at(found, request, 1 + decoding[last] - decoding[first])
+        return found
+
+    @property
+    def first_token_at(self) -> Floats:
+        """When each request got its first token, s; NaN before its first stint is over."""
+        request, first, _ = self._ended_stints()
+        found = np.full(len(self.status), _NAN)
+        found[request[::-1]] = np.array(self._ends)[first[::-1]]  # the earliest stint is written last
+        return found
+
+    def _ended_stints(self) -> Ints:
+        """Return request, first and last step of the stints that are over, as three rows."""
+        return np.array(self._stints, dtype=np.int64).reshape(-1, 3).T
+
+    def _decoding(self) -> Ints:
+        """Return, for every step that has ended, how many until then decoded anything, itself included."""
+        rows = np.array(self._spans).reshape(-1, len(_SPAN))
+        decodes = rows[:, _SPAN.index("num_decodes")] > 0
+        return np.cumsum(np.repeat(decodes, rows[:, 0].astype(np.int64))[: len(self._ends)])
 
     def _span_columns(self) -> dict[str, Ints]:
         """Return the columns of the spans, whole numbers save for times and work."""
@@ -261,7 +277,7 @@ class Recorder:
             start=start,
             end=ends,
             num_tokens=column["num_decodes"] + column["prefill_tokens"],
-            num_seqs=column["num_decodes"] + column["num_chunks"],
+            num_seqs=column["num_seqs"],
             num_sampled=column["num_sampled"] - column["num_padding"],
             num_decodes=column["num_decodes"],
             decode_kv=column["decode_kv"] + again * members,
@@ -297,11 +313,11 @@ class Recorder:
             id=[every[i].id for i in rows],
             arrival=arrived[rows],
             num_prompt=np.array([every[i].num_prompt for i in rows], dtype=np.int64),
-            num_output=column(self.num_output),
+            num_output=self.num_output[rows],
             status=status[rows],
             reason=[self.reason.get(i, default.get(int(status[i]), "")) for i in rows.tolist()],
             scheduled=np.array(self.scheduled_at)[rows],
-            first_token=np.array(self.first_token_at)[rows],
+            first_token=self.first_token_at[rows],
             finish=np.array(self.finished_at)[rows],
             num_cached=column(self.num_cached),
             num_preemptions=column(self.num_preemptions),

@@ -7,13 +7,19 @@ knows a clock, randomness, I/O, torch or simpy, so the same object drives the si
 
 from __future__ import annotations
 
+from typing import Literal
+
 from simulator.batch import Batch, DecodeGroup, StepResult
 from simulator.kv.block_manager import BlockManager
 from simulator.request import Sequence
 from simulator.schedulers.context import Context
+from simulator.schedulers.listed import blocks_suffice, take_listed
 from simulator.schedulers.orders import Order, fcfs, priority
 from simulator.schedulers.preemption import Victim, last_admitted, least_important
 from simulator.schedulers.queue import WaitingQueue
+
+Hold = Literal["", "seats", "budget", "blocks", "collecting", "batch"]
+"""What keeps the head of the queue waiting: seats, tokens or blocks are short, or the policy bides time."""
 
 
 class Scheduler:
@@ -70,6 +76,9 @@ class Scheduler:
         self.padding: dict[Sequence, None] = {}  # finished sequences that a static batch still carries
         self.num_grouped_steps = 0  # steps that took all decodes as one group
         self.num_listed_steps = 0  # steps that had to walk the running sequences one by one
+        self.held_by: Hold = (
+            ""  # why the last step left somebody waiting, for whoever tells a request's story
+        )
         self.num_oversized = 0  # prompts longer than the token budget, run whole in a step of their own
         self._num_admissions = 0
 
@@ -143,6 +152,7 @@ class Scheduler:
         self.ctx.now = now
         self.wake_at = None
         self.has_news = False
+        self.held_by = ""
         threshold = self.long_prefill_token_threshold
         if threshold and len(self.running) + len(self.waiting) <= 1:
             threshold = 0
@@ -162,11 +172,11 @@ class Scheduler:
             if group.num_publishers:
                 for seq in group.publishing():
                     self.kv.publish(seq, 1)
-            batch.num_decodes = batch.num_sampled = size
+            batch.num_decodes = batch.num_seqs = batch.num_sampled = size
             batch.num_tokens += size
             batch.budget -= size
             batch.decode_kv = group.offset_sum + size * group.steps + size
-            batch.group_kv_max = group.kv_max + 1
+            batch.group_kv_max = group.longest + group.steps + 1
 
     def _make_room(self, batch: Batch) -> int:
         """Preempt until the decodes find the blocks they open; return how many they have yet to take."""
@@ -180,7 +190,7 @@ class Scheduler:
     def take_running(self, batch: Batch) -> None:
         """Schedule what runs in order of admission: decodes a token each, the others a chunk (section 3A)."""
         if not self._decodes_are_first(batch):
-            self._take_listed(batch)
+            take_listed(self, batch)
             return
         self.take_decodes(batch)
         for seq in list(self.prefills) if self.prefills else ():
@@ -199,21 +209,10 @@ class Scheduler:
         With `whole`, prompts are never cut: one that exceeds what is left of the budget ends the loop, one
         that exceeds the whole budget runs alone in its step.
         """
-        waiting, kv = self.waiting, self.kv
-        while waiting.size and batch.budget > 0 and len(self.running) < self.max_num_seqs:
-            seq = waiting.head()
-            assert seq is not None, "the queue counts what waits"
-            hit = kv.lookup(seq)
-            start = hit.num_blocks * kv.block_size
-            n = seq.num_tokens - start if whole else batch.chunk_size(seq, start)
-            if n > batch.budget and batch:
+        while self.waiting.size:
+            self.held_by = self._admit_head(batch, whole)
+            if self.held_by:
                 return
-            must_fit = min(seq.num_tokens, self.max_model_len) if self.scheduler_reserve_full_isl else 0
-            if not kv.admit(seq, hit, n, must_fit=must_fit, watermark=bool(self.running)):
-                return
-            self.num_oversized += n > batch.budget
-            self.start(seq, start)
-            batch.add_chunk(seq, n, start, cached=start)
 
     def start(self, seq: Sequence, num_cached: int) -> None:
         """Move the head of the queue, which has its blocks, to the running sequences."""
@@ -226,14 +225,19 @@ class Scheduler:
         self.prefills[seq] = None
 
     def collected(self, now: float) -> bool:
-        """Say whether the collect rule lets a batch start; if not, ask to be woken when it will."""
+        """Say whether the collect rule lets a batch start; if not, ask to be woken when it will.
+
+        It is for new arrivals: what was preempted has waited already.
+        """
         oldest = self.waiting.oldest()
         if oldest is None:
             return False
         due = oldest.arrival + self.max_wait
-        if now >= due or len(self.waiting) >= min(self.min_batch, self.max_num_seqs):
+        is_full = len(self.waiting) >= min(self.min_batch, self.max_num_seqs)
+        if is_full or now >= due or oldest.num_preemptions:
             return True
         self.wake_at = due
+        self.held_by = "collecting"
         return False
 
     def head_needs_a_step(self) -> bool:
@@ -242,6 +246,10 @@ class Scheduler:
         if seq is None or seq.num_tokens <= room:
             return False
         return seq.num_tokens - self.ctx.cached_tokens(seq) > room
+
+    def count_oversized(self, seq: Sequence) -> None:
+        """Count a prompt that a step computes beyond its budget; once, though it may be computed again."""
+        self.num_oversized += not seq.num_preemptions
 
     def choose_victim(self) -> Sequence:
         """Return the running sequence that the victim rule gives up first."""
@@ -263,10 +271,12 @@ class Scheduler:
         ending: list[Sequence] = []
         if batch.num_decodes:
             group.steps += 1
-            ending = group.pop_limited()
-        for seq, n, _, samples, _ in batch.chunks:
-            seq._computed += n
-            if samples:
+            if group.limits[0][0] <= group.steps:
+                ending = group.pop_limited()
+        for chunk in batch.chunks:
+            seq = chunk.seq
+            seq._computed += chunk.num_tokens
+            if chunk.samples:
                 del self.prefills[seq]
                 if seq._output + 1 < seq.limit:
                     group.join(seq)
@@ -288,17 +298,19 @@ class Scheduler:
         group, kv = self.decodes, self.kv
         if self.has_news or batch.preempted or batch.postponed or batch.ending or group.num_publishers:
             return 0
-        k = min(limit, group.next_limit() - group.steps - 1)
         if batch.chunks:
-            seq, n, _, samples, _ = batch.chunks[-1]
-            if len(batch.chunks) > 1 or samples or batch.budget:
-                return 0
-            k = min(k, (seq.num_prompt + seq._output - seq._computed - 1) // n)
-            if k < 2 or (k + 1) * (n + group.size) > kv.block_size * (kv.num_free - group.size):
+            chunk = batch.chunks[-1]
+            seq, n = chunk.seq, chunk.num_tokens
+            rest = (seq.num_prompt + seq._output - seq._computed - 1) // n
+            if rest < 2 or batch.budget or len(batch.chunks) > 1:
                 return 0  # one step is as quickly decided as skipped
+            k = min(limit, group.next_limit() - group.steps - 1, rest)
+            if k < 2 or (k + 1) * (n + group.size) > kv.block_size * (kv.num_free - group.size):
+                return 0
             return int(k)
         if self.prefills or not group.size:
             return 0
+        k = min(limit, group.next_limit() - group.steps - 1)
         if (k + group.block_size) * group.size <= group.block_size * kv.num_free:
             return int(k)  # a member opens at most a block every block_size steps
         free = kv.num_free
@@ -318,7 +330,8 @@ class Scheduler:
         opened = group.openings(k)
         if batch.num_decodes:
             group.steps += k
-        for seq, n, _, _, _ in batch.chunks:
+        for chunk in batch.chunks:
+            seq, n = chunk.seq, chunk.num_tokens
             held = [kv.blocks_for(seq._computed + i * n) for i in range(k + 1)]
             opened = [
                 more + here - before for more, here, before in zip(opened, held[1:], held, strict=False)
@@ -331,10 +344,33 @@ class Scheduler:
 
     # Inside.
 
+    def _admit_head(self, batch: Batch, whole: bool) -> Hold:
+        """Admit the first in the queue, or say what keeps it there."""
+        if len(self.running) >= self.max_num_seqs:
+            return "seats"
+        if batch.budget <= 0:
+            return "budget"
+        kv, seq = self.kv, self.waiting.head()
+        assert seq is not None, "the queue counts what waits"
+        hit = kv.lookup(seq)
+        start = hit.num_blocks * kv.block_size
+        n = seq.num_tokens - start if whole else batch.chunk_size(seq, start)
+        if n > batch.budget and batch:
+            return "budget"
+        must_fit = min(seq.num_tokens, self.max_model_len) if self.scheduler_reserve_full_isl else 0
+        if not kv.admit(seq, hit, n, must_fit=must_fit, watermark=bool(self.running)):
+            return "blocks"
+        if n > batch.budget:
+            self.count_oversized(seq)
+        self.start(seq, start)
+        batch.add_chunk(seq, n, start, cached=start)
+        return ""
+
     def _stop_running(self, seq: Sequence) -> None:
         if seq.group is not None:
             seq.group.leave(seq)
-        self.prefills.pop(seq, None)
+        else:
+            self.prefills.pop(seq, None)
         del self.running[seq]
 
     def _release(self, seq: Sequence, num_scheduled: int) -> None:
@@ -350,52 +386,4 @@ class Scheduler:
                     return False
         if self.decodes.size > batch.budget:
             return False
-        return self.victim is last_admitted or self._blocks_suffice(batch)
-
-    def _blocks_suffice(self, batch: Batch) -> bool:
-        need, budget = self.decodes.num_opening, batch.budget - self.decodes.size
-        for seq in self.prefills:
-            n = min(batch.chunk_size(seq, seq.num_computed), budget)
-            need += self.kv.blocks_for(seq.num_computed + n) - self.kv.blocks_for(seq.num_computed)
-            budget -= n
-        return need <= self.kv.num_free
-
-    def _take_listed(self, batch: Batch) -> None:
-        """Rules 3.3-3.10 to the letter: one running sequence after the other, victims anywhere."""
-        order = list(self.running)
-        taken: dict[Sequence, int] = {}
-        i = 0
-        while i < len(order) and batch.budget > 0:
-            seq = order[i]
-            has_work = seq.group is not None or seq in self.prefills
-            n = batch.chunk_size(seq, seq.num_computed) if has_work else 0
-            while not self.kv.allocate(seq, n):
-                victim = self.choose_victim()
-                given_back = taken.pop(victim, 0)
-                batch.budget += given_back
-                at = order.index(victim)
-                i -= at < i
-                del order[at]
-                self.preempt(victim, batch, given_back)
-                if victim is seq:
-                    break
-            else:
-                taken[seq] = n
-                batch.budget -= n
-                i += 1
-        batch.budget += sum(taken.values())
-        self._add_listed(batch, order, taken)
-
-    def _add_listed(self, batch: Batch, order: list[Sequence], taken: dict[Sequence, int]) -> None:
-        self.num_listed_steps += 1
-        members = [seq for seq in order if seq.group is not None]
-        contexts = [seq.num_computed + 1 for seq in members if seq in taken]
-        if contexts:
-            batch.add_decodes(len(contexts), sum(contexts), max(contexts))
-        batch.postponed = [seq for seq in members if seq not in taken]
-        if contexts:
-            for seq in batch.postponed:
-                self.decodes.postpone(seq)
-        for seq in order:
-            if seq.group is None and taken.get(seq):
-                batch.add_chunk(seq, taken[seq], seq.num_computed)
+        return self.victim is last_admitted or blocks_suffice(self, batch)

@@ -38,6 +38,7 @@ class WaitingQueue:
 
     def push(self, seq: Sequence) -> None:
         """Enqueue a new arrival."""
+        self.oldest()  # lets go of those that have left
         self._back += 1
         self._by_age.append(seq)
         self._insert(seq, self._back)
@@ -58,13 +59,14 @@ class WaitingQueue:
         """Return the first sequence without removing it."""
         heap = self._heap
         while heap:
-            if _is_live(heap[0]):
-                return heap[0][2]
+            _, number, seq = heap[0]
+            if seq.state == "waiting" and seq.enqueued == number:
+                return seq
             heapq.heappop(heap)
         return None
 
     def oldest(self) -> Sequence | None:
-        """Return the waiting sequence that arrived first, preempted ones among them."""
+        """Return the waiting sequence that was preempted last, or else the one that arrived first."""
         ages = self._by_age
         while ages and ages[0].state != "waiting":
             ages.popleft()
@@ -72,11 +74,11 @@ class WaitingQueue:
 
     def pop(self) -> Sequence:
         """Remove and return the first sequence."""
-        seq = self.head()
-        assert seq is not None, "pop from an empty queue"
-        heapq.heappop(self._heap)
-        self.size -= 1
-        return seq
+        while True:
+            _, number, seq = heapq.heappop(self._heap)
+            if seq.state == "waiting" and seq.enqueued == number:
+                self.size -= 1
+                return seq
 
     def remove(self, seq: Sequence) -> None:
         """Drop a sequence from anywhere in the queue."""

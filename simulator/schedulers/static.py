@@ -22,7 +22,9 @@ class Static(Scheduler):
 
     def schedule(self, now: float) -> Batch:
         batch = self.open_batch(now)
-        if not self.running:
+        if self.running:
+            self.held_by = "batch"
+        else:
             self._end_batch()
             if self.collected(now):
                 self._fill()
@@ -44,12 +46,13 @@ class Static(Scheduler):
     def _fill(self) -> None:
         """Seat sequences from the head of the queue while the memory they may come to need is there."""
         reserved = 0
-        while len(self.running) < self.max_num_seqs:
-            seq = self.waiting.head()
-            if seq is None:
-                return
+        while (seq := self.waiting.head()) is not None:
             reserved += self.kv.blocks_for(seq.num_prompt + seq.limit)
+            if len(self.running) == self.max_num_seqs:
+                self.held_by = "seats"
+                return
             if reserved > self.kv.pool.num_blocks and self.running:
+                self.held_by = "blocks"
                 return
             hit = self.kv.lookup(seq)
             admitted = self.kv.admit(seq, hit, 0, must_fit=0, watermark=False)
@@ -63,7 +66,8 @@ class Static(Scheduler):
             n = seq.num_tokens - start
             if n > batch.budget and batch:
                 return
-            self.num_oversized += n > batch.budget
+            if n > batch.budget:
+                self.count_oversized(seq)
             allocated = self.kv.allocate(seq, n)
             assert allocated, "a batch starts only if its prompts and answers fit"
             batch.add_chunk(seq, n, start, cached=start)
