@@ -155,7 +155,7 @@ print(result.explain(slowest).text(max_spans=8))
 # %% [markdown]
 # It waited five steps because others had used up the token budget: a burst of prompts stood before it.
 # Its own prompt of 987 tokens then took two steps, the first of which had room for 595 of them. After
-# that it decoded for 11 s, 3.3 s of which went into other requests' prompts. A busy server is slow for
+# that it decoded for 11 s, 3.4 s of which went into other requests' prompts. A busy server is slow for
 # two reasons: those before you, and those beside you.
 #
 # ## Change one limit

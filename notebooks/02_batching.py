@@ -172,9 +172,7 @@ draw({name: (s.start, s.num_running) for name, s in runs.items()}, "time (s)", "
 # %% [markdown]
 # A static batch starts full and drains. Most of its time belongs to a handful of long answers, and they
 # pay for a full batch all along: rows that are done stay in it as padding, computed and thrown away.
-# Continuous batching gives a free seat away at once and drains only at the very end. (The dent in its
-# curve is a long prompt at the head of the queue. This policy never cuts a prompt, so it waits until
-# the decodes leave room for it in a step.)
+# Continuous batching gives a free seat away at once and drains only at the very end.
 
 # %%
 decoding = runs["static"][runs["static"].prefill_tokens == 0]

@@ -95,7 +95,6 @@ CLAIMS: dict[str, list[str]] = {
         "1 < (mixed.continuous / mixed.static)['all equal'] < 1.1",
         "(mixed.continuous / mixed.static)['Azure chat'] >= 2",
         "(mixed.continuous / mixed.static).is_monotonic_increasing",
-        "runs['continuous'].query('30 < start < 36 and num_waiting > 0').num_running.min() < 200",  # the dent
         "sharing.table.p99_itl_ms['prefill_first'] > 1.5 * sharing.table.p99_itl_ms['chunked']",
         "(apart[['median_ttft_ms', 'p99_ttft_ms']] < 0).all().all() and (apart.p99_itl_ms > 0).all()",
         "(steps.prefill_tokens[first:last + 1] > 4000).sum() == 4",
