@@ -5,7 +5,7 @@ Everything here is a thin call into the packages below; heavy libraries load whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,8 @@ from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
 from simulator.engine.decisions import Decision
 from simulator.errors import ConfigError, InputError, SimulatorError, suggest
+from simulator.experiments.cache_replay import replay_cache as _replay_cache
+from simulator.experiments.cache_result import CacheResult
 from simulator.experiments.compare import Candidate
 from simulator.experiments.compare import Comparison as _Comparison
 from simulator.experiments.compare import compare as _compare
@@ -29,6 +31,8 @@ from simulator.experiments.judge import judge
 from simulator.experiments.progress import ProgressBar
 from simulator.experiments.run_folder import SavedRun, save_run, write_run_report
 from simulator.experiments.run_folder import load_run as _load_run
+from simulator.kv.cached_block import Block
+from simulator.kv.eviction import EVICTIONS, Eviction
 from simulator.kv.size import KvSize, kv_size
 from simulator.latency.profile import Profile
 from simulator.latency.profile_file import load_profile
@@ -48,9 +52,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BATCHING",
+    "EVICTIONS",
     "ORDERS",
     "VICTIMS",
     "Batch",
+    "Block",
+    "CacheResult",
     "Chunk",
     "Comparison",
     "ConfigError",
@@ -73,6 +80,7 @@ __all__ = [
     "load_run",
     "load_scenario",
     "load_trace",
+    "replay_cache",
     "simulate",
 ]
 
@@ -255,6 +263,26 @@ def compare(
         base = base.with_(**limits | {f"slo.{name}_ms": value for name, value in slo.items()})
     with ProgressBar(base.name, unit="candidates") as bar:
         return Comparison(_compare(base, candidates, metric=metric, progress=bar))
+
+
+def replay_cache(
+    trace: str | Path | Workload,
+    evictions: Iterable[str | Eviction] | Mapping[str, Eviction] = tuple(EVICTIONS),
+    capacities: Iterable[int] | None = None,
+    block_size: int | None = None,
+    *,
+    vllm_rules: bool = False,
+) -> CacheResult:
+    """Replay a trace's prefixes against caches of `capacities` blocks, without timing.
+
+    An eviction is a name of `EVICTIONS`, `file.py:name`, or a function or class of your own; LRU and Belady,
+    a bound for this replay alone, come along. ConfigError or InputError says what cannot be used.
+    """
+    workload = trace if isinstance(trace, Workload) else load_trace(trace)
+    with ProgressBar("cache", unit="replays") as bar:
+        return CacheResult(
+            _replay_cache(workload, evictions, capacities, block_size, vllm_rules=vllm_rules, progress=bar)
+        )
 
 
 def simulate(

@@ -91,8 +91,12 @@ def find_policy(
     is_class = isinstance(policy, type)
     if axis == "scheduler.batching" and not (is_class and issubclass(policy, Scheduler)):
         raise ConfigError(f"{axis}: {file.name} in {file.path} is not a subclass of simulator.Scheduler")
-    if axis != "scheduler.batching" and (is_class or not callable(policy)):
-        raise ConfigError(f"{axis}: {file.name} in {file.path} is not a function of (seq, ctx)")
+    if axis == "kv.eviction" and is_class:
+        if lacks := [name for name in ("release", "hit", "evict") if not hasattr(policy, name)]:
+            raise ConfigError(f"{axis}: class {file.name} in {file.path} has no {', no '.join(lacks)}")
+    elif axis != "scheduler.batching" and (is_class or not callable(policy)):
+        of = "(block, ctx)" if axis == "kv.eviction" else "(seq, ctx)"
+        raise ConfigError(f"{axis}: {file.name} in {file.path} is not a function of {of}")
     return cast("Policy", policy)
 
 
