@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+
 from simulator.request import Sequence
 
 

@@ -17,8 +17,8 @@ from simulator.latency.base import LatencyModel
 
 LATE = simpy.events.EventPriority(2)
 """SimPy priority of a step's end: everything else that bears the same time stamp comes first."""
-FEW = 8
-"""So many steps are added up one by one; more are worth numpy's overhead."""
+MANY = 24
+"""From so many steps on, adding them up is worth numpy's overhead."""
 MOST = 4096
 
 
@@ -45,16 +45,17 @@ def step_ends(latency: LatencyModel, batch: Batch, now: float, steps: int, horiz
     The first that ends at or after `horizon` is the last. Leaves the batch describing the last step.
     """
     members = batch.num_decodes - batch.num_padding
+    is_mixed = batch.num_padding or batch.chunks
     ends: list[float] = []
-    few = steps if batch.num_padding or batch.chunks else min(steps, FEW)
-    while now < horizon and len(ends) < few:
-        batch.grow(members, 1)
-        now += latency.step_time(batch)
-        ends.append(now)
     while now < horizon and len(ends) < steps:
-        expected = (horizon - now) / (ends[-1] - ends[-2])
-        k = int(min(steps - len(ends), MOST, expected + FEW))
         batch.grow(members, 1)
+        seconds = latency.step_time(batch)
+        rest = steps - len(ends)
+        if rest < MANY or now + MANY * seconds > horizon or is_mixed:
+            now += seconds
+            ends.append(now)
+            continue
+        k = int(min(rest, MOST, (horizon - now) / seconds + 1))
         times = np.add.accumulate(np.concatenate(([now], latency.decode_times(batch, k))))[1:]
         taken = min(k, int(np.searchsorted(times, horizon)) + 1)
         batch.grow(members, taken - 1)

@@ -134,7 +134,7 @@ class Replica:
                 if under_way is not None:
                     while env.now < under_way.end:
                         yield StepEnd(env, under_way.end)
-                    recorder.repeated(batch, [under_way.end], [under_way.opened])
+                    recorder.repeated([under_way.end], [under_way.opened])
             elif not has_news:
                 yield from self._idle()
 
@@ -154,9 +154,9 @@ class Replica:
         opened = self.scheduler.advance(batch, len(ends))
         self.now = ends[-1]
         if outside > ends[-1]:
-            self.recorder.repeated(batch, ends, opened)
+            self.recorder.repeated(ends, opened)
             return None
-        self.recorder.repeated(batch, ends[:-1], opened[:-1])
+        self.recorder.repeated(ends[:-1], opened[:-1])
         return UnderWay(ends[-1], opened[-1])
 
     def _show(self, batch: Batch, now: float) -> None:

@@ -9,7 +9,6 @@ decode, and between two stints of a request.
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
@@ -17,10 +16,12 @@ from collections.abc import Sequence as Many
 import numpy as np
 
 from simulator.batch import Batch
+from simulator.metrics.spans import SPAN, pack_span, span_columns, written_out
 from simulator.metrics.tables import (
     ABORTED,
     COMPLETED,
     REJECTED,
+    STATUS,
     UNFINISHED,
     Floats,
     Ints,
@@ -29,30 +30,8 @@ from simulator.metrics.tables import (
 )
 from simulator.request import Request, Sequence
 from simulator.schedulers.base import Scheduler
+from simulator.workload.requests import Requests
 
-_SPAN = (
-    "count",
-    "start",
-    "prefill_work",
-    "num_seqs",
-    "num_sampled",
-    "num_decodes",
-    "num_padding",
-    "decode_kv",
-    "group_kv_max",
-    "padding_kv_max",
-    "prefill_tokens",
-    "prefill_kv_max",
-    "num_running",
-    "num_waiting",
-    "free_blocks",
-    "unhashed_blocks",
-    "kv_tokens",
-    "num_preempted",
-    "num_evicted",
-)
-"""What is kept of a span of equal steps: the values of its first, as `schedule` left them."""
-_pack_span = struct.Struct(f"{len(_SPAN)}d").pack  # several times as fast as array.extend
 _NAN = float("nan")
 
 
@@ -72,7 +51,7 @@ class Recorder:
         self.status = array("b", [UNFINISHED]) * n
         self.reason: dict[int, str] = {}  # where it is not "stop"
         self.num_done = 0
-        self._spans = array("d")  # rows of _SPAN, one after the other
+        self._spans = array("q")  # rows of SPAN, one after the other; start and work are the bits of floats
         self._ends = array("d")  # of every step
         self._opened = array("i")  # blocks opened by decodes in every step that a span repeats
         self._joined: dict[Sequence, int] = {}  # first step of the stint so far
@@ -91,7 +70,7 @@ class Recorder:
             if seq.state == "running":
                 kv_tokens += seq._computed
         self._spans.frombytes(
-            _pack_span(
+            pack_span(
                 1,
                 now,
                 batch.prefill_work,
@@ -125,10 +104,10 @@ class Recorder:
         if not batch.num_tokens:
             self._ends.append(now)
 
-    def repeated(self, batch: Batch, ends: Many[float], opened: Many[int]) -> None:
+    def repeated(self, ends: Many[float], opened: Many[int]) -> None:
         """Note that the last step was repeated: the ends of the repetitions, and the blocks each took."""
         n = len(ends)
-        self._spans[-len(_SPAN)] += n
+        self._spans[-len(SPAN)] += n
         self._ends.extend(ends)
         self._opened.extend(opened)
         self.num_skipped += n
@@ -199,7 +178,7 @@ class Recorder:
 
         They are those of `rows` of the request table, by default of all completed requests.
         """
-        ends, decoding = np.array(self._ends), self._decoding()
+        ends, decoding = np.asarray(self._ends), self._decoding()
         ticks = ends[np.diff(decoding, prepend=0) > 0]
         counts = np.array(self.status) == COMPLETED
         if rows is not None:
@@ -237,61 +216,21 @@ class Recorder:
         """When each request got its first token, s; NaN before its first stint is over."""
         request, first, _ = self._ended_stints()
         found = np.full(len(self.status), _NAN)
-        found[request[::-1]] = np.array(self._ends)[first[::-1]]  # the earliest stint is written last
+        found[request[::-1]] = np.asarray(self._ends)[first[::-1]]  # the earliest stint is written last
         return found
 
     def _ended_stints(self) -> Ints:
         """Return request, first and last step of the stints that are over, as three rows."""
-        return np.array(self._stints, dtype=np.int64).reshape(-1, 3).T
+        return np.asarray(self._stints, dtype=np.int64).reshape(-1, 3).T
 
     def _decoding(self) -> Ints:
         """Return, for every step that has ended, how many until then decoded anything, itself included."""
-        rows = np.array(self._spans).reshape(-1, len(_SPAN))
-        decodes = rows[:, _SPAN.index("num_decodes")] > 0
-        return np.cumsum(np.repeat(decodes, rows[:, 0].astype(np.int64))[: len(self._ends)])
-
-    def _span_columns(self) -> dict[str, Ints]:
-        """Return the columns of the spans, whole numbers save for times and work."""
-        rows = np.array(self._spans).reshape(-1, len(_SPAN))
-        columns: dict[str, Ints] = {name: rows[:, i].astype(np.int64) for i, name in enumerate(_SPAN)}
-        columns["start"], columns["prefill_work"] = rows[:, 1], rows[:, 2]
-        return columns
+        spans = span_columns(self._spans)
+        return np.cumsum(np.repeat(spans["num_decodes"] > 0, spans["count"])[: len(self._ends)])
 
     def step_table(self) -> StepTable:
         """Return the steps that have ended, the repeated ones written out."""
-        spans, ends = self._span_columns(), np.array(self._ends)
-        count = spans["count"]
-        first = np.cumsum(count) - count
-        column = {name: np.repeat(values, count)[: len(ends)] for name, values in spans.items()}
-        again = np.arange(len(column["count"])) - np.repeat(first, count)[: len(ends)]  # 0, 1, .. in a span
-        repeated = again > 0
-        opened = np.zeros(len(ends), np.int64)
-        opened[repeated] = np.array(self._opened, dtype=np.int64)[: int(repeated.sum())]
-        before = np.cumsum(opened) - np.cumsum(opened)[np.repeat(first, count)[: len(ends)]]
-        members = column["num_decodes"] - column["num_padding"]
-        evicted = column["num_evicted"] + np.maximum(before - column["unhashed_blocks"], 0)
-        kv_max, chunk = column["group_kv_max"], column["prefill_tokens"]
-        work = np.repeat(np.asarray(spans["prefill_work"], np.float64), count)[: len(ends)]
-        start = np.where(repeated, np.roll(ends, 1), column["start"])
-        return StepTable(
-            start=start,
-            end=ends,
-            num_tokens=column["num_decodes"] + column["prefill_tokens"],
-            num_seqs=column["num_seqs"],
-            num_sampled=column["num_sampled"] - column["num_padding"],
-            num_decodes=column["num_decodes"],
-            decode_kv=column["decode_kv"] + again * members,
-            decode_kv_max=np.maximum(kv_max + again * (members > 0), column["padding_kv_max"]),
-            prefill_tokens=column["prefill_tokens"],
-            prefill_work=work + again * chunk * chunk,
-            prefill_kv_max=column["prefill_kv_max"] + again * chunk,
-            num_running=column["num_running"],
-            num_waiting=column["num_waiting"],
-            used_blocks=self.num_blocks - column["free_blocks"] + before,
-            kv_tokens=column["kv_tokens"] + again * (members + chunk),
-            num_preempted=np.where(repeated, 0, column["num_preempted"]),
-            evicted_blocks=np.diff(evicted, prepend=0),
-        )
+        return written_out(self._spans, self._ends, self._opened, self.num_blocks)
 
     def _in_order(self) -> Ints:
         """Indices of the requests that reached the server, in order of arrival: the rows of the table."""
@@ -302,27 +241,42 @@ class Recorder:
     def request_table(self, requests: Iterable[Request]) -> RequestTable:
         """Return the requests that reached the server, in order of arrival, with what became of them."""
         arrived, rows = np.array(self.arrived_at), self._in_order()
-        every = list(requests)
-        status = np.array(self.status, dtype=np.int64)
-        default = {COMPLETED: "stop"}
+        places = rows.tolist()
+        ids, num_prompt, priority, tenants = _sent(requests)
+        status = np.asarray(self.status)[rows].astype(np.int64)
+        default = ["stop" if i == COMPLETED else "" for i in range(len(STATUS))]
 
         def column(values: array[int]) -> Ints:
-            return np.array(values, dtype=np.int64)[rows]
+            return np.asarray(values, dtype=np.int64)[rows]
 
         return RequestTable(
-            id=[every[i].id for i in rows],
+            id=[ids[i] for i in places],
             arrival=arrived[rows],
-            num_prompt=np.array([every[i].num_prompt for i in rows], dtype=np.int64),
+            num_prompt=num_prompt[rows],
             num_output=self.num_output[rows],
-            status=status[rows],
-            reason=[self.reason.get(i, default.get(int(status[i]), "")) for i in rows.tolist()],
-            scheduled=np.array(self.scheduled_at)[rows],
+            status=status,
+            reason=[self.reason.get(i, default[s]) for i, s in zip(places, status.tolist(), strict=True)],
+            scheduled=np.asarray(self.scheduled_at)[rows],
             first_token=self.first_token_at[rows],
-            finish=np.array(self.finished_at)[rows],
+            finish=np.asarray(self.finished_at)[rows],
             num_cached=column(self.num_cached),
             num_preemptions=column(self.num_preemptions),
-            priority=np.array([every[i].priority for i in rows], dtype=np.int64),
-            tenant=[every[i].tenant for i in rows],
-            client_queue=np.array(self.client_queue)[rows],
-            pre_delay=np.array(self.pre_delay)[rows],
+            priority=priority[rows],
+            tenant=[tenants[i] for i in places],
+            client_queue=np.asarray(self.client_queue)[rows],
+            pre_delay=np.asarray(self.pre_delay)[rows],
         )
+
+
+def _sent(requests: Iterable[Request]) -> tuple[list[str], Ints, Ints, list[str]]:
+    """Return ids, prompt lengths, priorities and tenants; a workload has them as columns."""
+    if isinstance(requests, Requests):
+        return requests.ids, requests.workload.num_prompt, requests.workload.priority, requests.tenants
+    every = list(requests)
+    num_prompt, priority = [r.num_prompt for r in every], [r.priority for r in every]
+    return (
+        [r.id for r in every],
+        np.array(num_prompt, dtype=np.int64),
+        np.array(priority, dtype=np.int64),
+        [r.tenant for r in every],
+    )

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_TOKENS = 2048
 """What a client asks for when neither the scenario nor the trace says so."""
+PART = 4096  # rows whose columns are turned into Python numbers at once
 
 
 class Requests(Sequence[Request]):
     """A view of a workload's rows as `Request` objects; ConfigError if it cannot be replayed yet."""
 
     def __init__(self, workload: Workload) -> None:
-        self._workload = w = workload
+        self.workload = w = workload
         if w.needs_starts:
             raise ConfigError(f"workload: {w.source} {w.needs_starts}")
         self._ranges: BlockRanges | None = None
@@ -28,7 +29,7 @@ class Requests(Sequence[Request]):
             self._ranges = w.blocks.ranges(w.num_prompt, w.block_size)
 
     def __len__(self) -> int:
-        return len(self._workload)
+        return len(self.workload)
 
     @overload
     def __getitem__(self, i: int) -> Request: ...
@@ -36,25 +37,39 @@ class Requests(Sequence[Request]):
     def __getitem__(self, i: slice) -> list[Request]: ...
     def __getitem__(self, i: int | slice) -> Request | list[Request]:
         if isinstance(i, slice):
-            return [self._row(j) for j in range(*i.indices(len(self)))]
+            return [self[j] for j in range(*i.indices(len(self)))]
         if not -len(self) <= i < len(self):
             raise IndexError(f"request {i} of {len(self)}")
-        return self._row(i % len(self))
+        return next(self._rows(i % len(self), i % len(self) + 1))
 
     def __iter__(self) -> Iterator[Request]:
-        return map(self._row, range(len(self)))
+        for lo in range(0, len(self), PART):
+            yield from self._rows(lo, lo + PART)
 
-    def _row(self, i: int) -> Request:
-        w = self._workload
-        timeout = None if w.timeout is None else float(w.timeout[i])
-        return Request(
-            id=str(i) if w.ids is None else w.ids[i],
-            arrival=float(w.arrival[i]),
-            num_prompt=int(w.num_prompt[i]),
-            num_output=int(w.num_output[i]),
-            max_tokens=int(w.max_tokens[i]) or DEFAULT_MAX_TOKENS,
-            block_hashes=() if self._ranges is None else self._ranges.of(i),
-            priority=int(w.priority[i]),
-            tenant="" if w.tenants is None else w.tenants[i],
-            timeout=None if timeout is None or timeout != timeout else timeout,
-        )
+    @property
+    def ids(self) -> list[str]:
+        w = self.workload
+        return list(map(str, range(len(w)))) if w.ids is None else w.ids
+
+    @property
+    def tenants(self) -> list[str]:
+        w = self.workload
+        return [""] * len(w) if w.tenants is None else w.tenants
+
+    def _rows(self, lo: int, hi: int) -> Iterator[Request]:
+        w = self.workload
+        columns = (w.arrival, w.num_prompt, w.num_output, w.max_tokens, w.priority)
+        rows = zip(*(column[lo:hi].tolist() for column in columns), strict=True)
+        for i, (arrival, num_prompt, num_output, max_tokens, priority) in enumerate(rows, lo):
+            timeout = None if w.timeout is None else float(w.timeout[i])
+            yield Request(
+                str(i) if w.ids is None else w.ids[i],
+                arrival,
+                num_prompt,
+                num_output,
+                max_tokens or DEFAULT_MAX_TOKENS,
+                () if self._ranges is None else self._ranges.of(i),
+                priority,
+                "" if w.tenants is None else w.tenants[i],
+                None if timeout is None or timeout != timeout else timeout,
+            )
