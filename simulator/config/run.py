@@ -90,9 +90,9 @@ def run_scenario(
             check_invariants=check_invariants,
         )
     requests = served.recorder.request_table(workload.requests)
-    steps = served.recorder.step_table()
     kept = latencies(requests, scenario.run.warmup).rows
     gaps = served.recorder.gaps(kept)
+    steps = served.recorder.step_table()
     summary = _header(scenario, workload) | summarize(
         requests,
         steps,

@@ -16,7 +16,7 @@ from collections.abc import Sequence as Many
 import numpy as np
 
 from simulator.batch import Batch
-from simulator.metrics.spans import SPAN, pack_span, span_columns, written_out
+from simulator.metrics.spans import SPAN_INTS, pack_span, span_columns, written_out
 from simulator.metrics.tables import (
     ABORTED,
     COMPLETED,
@@ -51,7 +51,7 @@ class Recorder:
         self.status = array("b", [UNFINISHED]) * n
         self.reason: dict[int, str] = {}  # where it is not "stop"
         self.num_done = 0
-        self._spans = array("q")  # rows of SPAN, one after the other; start and work are the bits of floats
+        self._spans = array("i")  # the bits of rows of SPAN, one after the other
         self._ends = array("d")  # of every step
         self._opened = array("i")  # blocks opened by decodes in every step that a span repeats
         self._joined: dict[Sequence, int] = {}  # first step of the stint so far
@@ -74,11 +74,13 @@ class Recorder:
                 1,
                 now,
                 batch.prefill_work,
+                batch.decode_kv,
+                kv_tokens,
+                pool.num_evicted,
                 batch.num_seqs,
                 batch.num_sampled,
                 batch.num_decodes,
                 batch.num_padding,
-                batch.decode_kv,
                 batch.group_kv_max,
                 batch.padding_kv_max,
                 batch.prefill_tokens,
@@ -87,9 +89,7 @@ class Recorder:
                 scheduler.waiting.size,
                 num_unhashed + pool.num_cached_free,
                 num_unhashed,
-                kv_tokens,
                 len(batch.preempted),
-                pool.num_evicted,
             )
         )
         for chunk in batch.chunks:
@@ -107,7 +107,7 @@ class Recorder:
     def repeated(self, ends: Many[float], opened: Many[int]) -> None:
         """Note that the last step was repeated: the ends of the repetitions, and the blocks each took."""
         n = len(ends)
-        self._spans[-len(SPAN)] += n
+        self._spans[-SPAN_INTS] += n
         self._ends.extend(ends)
         self._opened.extend(opened)
         self.num_skipped += n
@@ -226,7 +226,8 @@ class Recorder:
     def _decoding(self) -> Ints:
         """Return, for every step that has ended, how many until then decoded anything, itself included."""
         spans = span_columns(self._spans)
-        return np.cumsum(np.repeat(spans["num_decodes"] > 0, spans["count"])[: len(self._ends)])
+        decoded = np.repeat(spans["num_decodes"] > 0, spans["count"])[: len(self._ends)]
+        return np.cumsum(decoded, dtype=np.int64)
 
     def step_table(self) -> StepTable:
         """Return the steps that have ended, the repeated ones written out."""

@@ -8,41 +8,44 @@ from __future__ import annotations
 
 import struct
 from array import array
+from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.metrics.tables import Ints, StepTable
 
-SPAN = (
-    "count",
-    "start",
-    "prefill_work",
-    "num_seqs",
-    "num_sampled",
-    "num_decodes",
-    "num_padding",
-    "decode_kv",
-    "group_kv_max",
-    "padding_kv_max",
-    "prefill_tokens",
-    "prefill_kv_max",
-    "num_running",
-    "num_waiting",
-    "free_blocks",
-    "unhashed_blocks",
-    "kv_tokens",
-    "num_preempted",
-    "num_evicted",
+SPAN = np.dtype(
+    [
+        ("count", np.int32),
+        ("start", np.float64),
+        ("prefill_work", np.float64),
+        ("decode_kv", np.int64),
+        ("kv_tokens", np.int64),
+        ("num_evicted", np.int64),
+        ("num_seqs", np.int32),
+        ("num_sampled", np.int32),
+        ("num_decodes", np.int32),
+        ("num_padding", np.int32),
+        ("group_kv_max", np.int32),
+        ("padding_kv_max", np.int32),
+        ("prefill_tokens", np.int32),
+        ("prefill_kv_max", np.int32),
+        ("num_running", np.int32),
+        ("num_waiting", np.int32),
+        ("free_blocks", np.int32),
+        ("unhashed_blocks", np.int32),
+        ("num_preempted", np.int32),
+    ]
 )
 """What is kept of a span of equal steps: the values of its first, as `schedule` left them."""
-pack_span = struct.Struct(f"q2d{len(SPAN) - 3}q").pack  # several times as fast as array.extend
+pack_span = struct.Struct("=i2d3q13i").pack  # several times as fast as array.extend
+SPAN_INTS = SPAN.itemsize // 4  # a row as an array("i") counts it; its first is `count`
 
 
-def span_columns(packed: array[int]) -> dict[str, Ints]:
-    """Return the columns of packed spans, whole numbers save for times and work."""
-    rows = np.asarray(packed, dtype=np.int64).reshape(-1, len(SPAN))
-    columns: dict[str, Ints] = {name: rows[:, i] for i, name in enumerate(SPAN)}
-    return columns | {name: columns[name].view(np.float64) for name in ("start", "prefill_work")}
+def span_columns(packed: array[int]) -> NDArray[np.void]:
+    """Return packed spans as rows of `SPAN`."""
+    return np.frombuffer(packed, dtype=SPAN) if packed else np.zeros(0, dtype=SPAN)
 
 
 def written_out(packed: array[int], step_ends: array[float], taken: array[int], num_blocks: int) -> StepTable:
@@ -51,35 +54,44 @@ def written_out(packed: array[int], step_ends: array[float], taken: array[int], 
     count = spans["count"]
 
     def column(name: str) -> Ints:
-        return np.repeat(spans[name], count)[: len(ends)]
+        return _narrow(np.repeat(spans[name], count)[: len(ends)])
 
     first = np.repeat(np.cumsum(count) - count, count)[: len(ends)]
-    again = np.arange(len(ends)) - first  # 0, 1, .. in a span
+    again = _narrow(np.arange(len(ends)) - first)  # 0, 1, .. in a span
     repeated = again > 0
-    opened = np.zeros(len(ends), np.int64)
-    opened[repeated] = np.asarray(taken, dtype=np.int64)[: int(repeated.sum())]
-    before = np.cumsum(opened)
+    opened = np.zeros(len(ends), np.int32)
+    opened[repeated] = np.asarray(taken, dtype=np.int32)[: int(repeated.sum())]
+    before = np.cumsum(opened, dtype=np.int64)
     before -= before[first]
+    before = _narrow(before)
+    del first, opened
     num_decodes, num_padding, chunk = column("num_decodes"), column("num_padding"), column("prefill_tokens")
     members = num_decodes - num_padding
     evicted = column("num_evicted") + np.maximum(before - column("unhashed_blocks"), 0)
     longest = column("group_kv_max") + again * (members > 0)
     return StepTable(
-        start=np.where(repeated, np.roll(ends, 1), column("start")),
+        start=np.where(repeated, np.roll(ends, 1), np.repeat(spans["start"], count)[: len(ends)]),
         end=ends,
-        num_tokens=num_decodes + chunk,
-        num_seqs=column("num_seqs"),
-        num_sampled=column("num_sampled") - num_padding,
-        num_decodes=num_decodes,
-        decode_kv=column("decode_kv") + again * members,
-        decode_kv_max=np.maximum(longest, column("padding_kv_max")),
-        prefill_tokens=chunk,
-        prefill_work=column("prefill_work") + again * chunk * chunk,
-        prefill_kv_max=column("prefill_kv_max") + again * chunk,
-        num_running=column("num_running"),
-        num_waiting=column("num_waiting"),
-        used_blocks=num_blocks - column("free_blocks") + before,
-        kv_tokens=column("kv_tokens") + again * (members + chunk),
-        num_preempted=np.where(repeated, 0, column("num_preempted")),
-        evicted_blocks=np.diff(evicted, prepend=0),
+        num_tokens=_narrow(num_decodes + chunk),
+        num_seqs=_narrow(column("num_seqs")),
+        num_sampled=_narrow(column("num_sampled") - num_padding),
+        num_decodes=_narrow(num_decodes),
+        decode_kv=_narrow(column("decode_kv") + again * members),
+        decode_kv_max=_narrow(np.maximum(longest, column("padding_kv_max"))),
+        prefill_tokens=_narrow(chunk),
+        prefill_work=np.repeat(spans["prefill_work"], count)[: len(ends)] + again * chunk.astype(float) ** 2,
+        prefill_kv_max=_narrow(column("prefill_kv_max") + again * chunk),
+        num_running=_narrow(column("num_running")),
+        num_waiting=_narrow(column("num_waiting")),
+        used_blocks=_narrow(num_blocks - column("free_blocks") + before),
+        kv_tokens=_narrow(column("kv_tokens") + again * (members + chunk)),
+        num_preempted=_narrow(np.where(repeated, 0, column("num_preempted"))),
+        evicted_blocks=_narrow(np.diff(evicted, prepend=0)),
     )
+
+
+def _narrow(values: Ints) -> Ints:
+    """Return the same numbers in 32 bits where they fit: a million requests make five million steps."""
+    if len(values) and int(values.max()) >= 2**31:
+        return values
+    return cast(Ints, values.astype(np.int32))
