@@ -26,6 +26,7 @@ from simulator.engine.oracle import SimulatedExecutor
 from simulator.metrics.recorder import Recorder
 from simulator.request import Sequence
 from simulator.schedulers.base import Scheduler
+from simulator.schedulers.repeating import advance
 
 Wait = Generator[simpy.events.Event, None, None]
 
@@ -151,7 +152,7 @@ class Replica:
         if steps <= 0:
             return None
         ends = step_ends(self.executor.latency, batch, self.now, steps, horizon)
-        opened = self.scheduler.advance(batch, len(ends))
+        opened = advance(self.scheduler, batch, len(ends))
         self.now = ends[-1]
         if outside > ends[-1]:
             self.recorder.repeated(ends, opened)

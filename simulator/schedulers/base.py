@@ -12,6 +12,7 @@ from typing import Literal
 from simulator.batch import Batch, DecodeGroup, StepResult
 from simulator.kv.block_manager import BlockManager
 from simulator.request import Sequence
+from simulator.schedulers.checks import check
 from simulator.schedulers.context import Context
 from simulator.schedulers.listed import blocks_suffice, take_listed
 from simulator.schedulers.orders import Order, fcfs, priority
@@ -133,17 +134,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Raise AssertionError unless blocks, references and aggregates add up."""
-        self.kv.check([*self.running, *self.padding])
-        members = [seq for seq in self.running if seq.group is not None]
-        group = self.decodes
-        assert group.size == len(members), f"{group.size} != {len(members)} decodes"
-        assert group.kv_sum == sum(seq.num_computed for seq in members), "sum of the decodes' tokens"
-        assert group.kv_max == max((seq.num_computed for seq in members), default=0), "longest decode"
-        opening = sum(seq.num_computed % self.kv.block_size == 0 for seq in members)
-        assert group.num_opening == opening, f"{group.num_opening} != {opening} decodes open a block"
-        assert len(self.waiting) == sum(1 for _ in self.waiting), "waiting count"
-        for seq in self.waiting:
-            assert not seq.runs, f"{seq!r} waits and holds blocks"
+        check(self)
 
     # Pieces of which a policy builds its step.
 
@@ -287,60 +278,9 @@ class Scheduler:
             batch.ending = ending
         return batch
 
-    def unchanged_steps(self, batch: Batch, limit: float) -> int:
-        """Say for how many further steps, at most `limit`, the batch just learnt from repeats.
-
-        While all rows decode and nothing can be admitted, it does, until a sequence gets its last allowed
-        token or blocks run out; beside one chunk that takes all that decodes leave of the budget, until its
-        prompt has less to compute. A policy may return this from `steady_steps` if it would decide the same
-        in those steps whatever the time.
-        """
-        group, kv = self.decodes, self.kv
-        if self.has_news or batch.preempted or batch.postponed or batch.ending or group.num_publishers:
-            return 0
-        if batch.chunks:
-            chunk = batch.chunks[-1]
-            seq, n = chunk.seq, chunk.num_tokens
-            rest = (seq.num_prompt + seq._output - seq._computed - 1) // n
-            if rest < 2 or batch.budget or len(batch.chunks) > 1:
-                return 0  # one step is as quickly decided as skipped
-            k = min(limit, group.next_limit() - group.steps - 1, rest)
-            if k < 2 or (k + 1) * (n + group.size) > kv.block_size * (kv.num_free - group.size):
-                return 0
-            return int(k)
-        if self.prefills or not group.size:
-            return 0
-        k = min(limit, group.next_limit() - group.steps - 1)
-        if (k + group.block_size) * group.size <= group.block_size * kv.num_free:
-            return int(k)  # a member opens at most a block every block_size steps
-        free = kv.num_free
-        for i, opened in enumerate(group.openings(int(min(k, group.block_size * (free + 1))))):
-            free -= opened
-            if free < 0:
-                return i
-        return int(k)
-
     def steady_steps(self, batch: Batch, limit: float) -> int:
         """Say for how many steps, at most `limit`, `schedule` would repeat `batch`; 0 if unknown."""
         return 0
-
-    def advance(self, batch: Batch, k: int) -> list[int]:
-        """Repeat the last batch k times; return how many blocks each repetition takes."""
-        group, kv = self.decodes, self.kv
-        opened = group.openings(k)
-        if batch.num_decodes:
-            group.steps += k
-        for chunk in batch.chunks:
-            seq, n = chunk.seq, chunk.num_tokens
-            held = [kv.blocks_for(seq._computed + i * n) for i in range(k + 1)]
-            opened = [
-                more + here - before for more, here, before in zip(opened, held[1:], held, strict=False)
-            ]
-            seq._computed += k * n
-            kv.publish(seq, 0)
-        kv.pool.take(sum(opened))
-        self.num_grouped_steps += k
-        return opened
 
     # Inside.
 

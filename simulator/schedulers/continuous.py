@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from simulator.batch import Batch
 from simulator.schedulers.base import Scheduler
+from simulator.schedulers.repeating import unchanged_steps
 
 
 class Continuous(Scheduler):
@@ -28,4 +29,4 @@ class Continuous(Scheduler):
         return self.commit(batch)
 
     def steady_steps(self, batch: Batch, limit: float) -> int:
-        return self.unchanged_steps(batch, limit)
+        return unchanged_steps(self, batch, limit)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from simulator.batch import Batch
 from simulator.schedulers.base import Scheduler
+from simulator.schedulers.repeating import unchanged_steps
 
 
 class PrefillFirst(Scheduler):
@@ -21,4 +22,4 @@ class PrefillFirst(Scheduler):
         return self.commit(batch)
 
     def steady_steps(self, batch: Batch, limit: float) -> int:
-        return self.unchanged_steps(batch, limit)
+        return unchanged_steps(self, batch, limit)

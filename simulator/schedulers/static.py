@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from simulator.batch import Batch
 from simulator.schedulers.base import Scheduler
+from simulator.schedulers.repeating import unchanged_steps
 
 COLLECT_PRESETS = {"realtime": (4, 50.0), "offline": (16, 200.0)}
 """Collect rules by name: min_batch, max_wait_ms."""
@@ -36,7 +37,7 @@ class Static(Scheduler):
         return self.commit(batch)
 
     def steady_steps(self, batch: Batch, limit: float) -> int:
-        return self.unchanged_steps(batch, limit)
+        return unchanged_steps(self, batch, limit)
 
     def _end_batch(self) -> None:
         for seq in self.padding:

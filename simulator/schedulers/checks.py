@@ -1,0 +1,23 @@
+"""What must hold after every step, for tests and for the end of every run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.schedulers.base import Scheduler
+
+
+def check(scheduler: Scheduler) -> None:
+    """Raise AssertionError unless blocks, references and aggregates add up."""
+    scheduler.kv.check([*scheduler.running, *scheduler.padding])
+    members = [seq for seq in scheduler.running if seq.group is not None]
+    group = scheduler.decodes
+    assert group.size == len(members), f"{group.size} != {len(members)} decodes"
+    assert group.kv_sum == sum(seq.num_computed for seq in members), "sum of the decodes' tokens"
+    assert group.kv_max == max((seq.num_computed for seq in members), default=0), "longest decode"
+    opening = sum(seq.num_computed % scheduler.kv.block_size == 0 for seq in members)
+    assert group.num_opening == opening, f"{group.num_opening} != {opening} decodes open a block"
+    assert len(scheduler.waiting) == sum(1 for _ in scheduler.waiting), "waiting count"
+    for seq in scheduler.waiting:
+        assert not seq.runs, f"{seq!r} waits and holds blocks"
