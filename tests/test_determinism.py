@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from command import spawn
 
+from simulator.config.loading import load_scenario
+from simulator.config.run import run_scenario
+
 PLACES = [("0", "UTC"), ("1", "Asia/Tokyo"), ("2", "America/New_York")]
 
 
@@ -49,12 +52,12 @@ def outputs(folder: Path, name: str, *args: object) -> list[dict[str, bytes]]:
     return written
 
 
-def test_a_generated_workload_gives_the_same_bytes_everywhere(tmp_path: Path) -> None:
+def test_de_02_a_generated_workload_gives_the_same_bytes_everywhere(tmp_path: Path) -> None:
     one, *others = outputs(tmp_path, "tiny-cpu", "--seed", 7)
     assert others == [one, one]
 
 
-def test_a_trace_with_shared_prefixes_gives_the_same_bytes_everywhere(tmp_path: Path) -> None:
+def test_de_02_a_trace_with_shared_prefixes_gives_the_same_bytes_everywhere(tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     write_trace(trace)
     flags = (
@@ -85,3 +88,15 @@ def test_another_seed_gives_another_workload_and_a_policy_does_not(key: str) -> 
     one = getattr(build_workload(scenario, 512), column).tolist()
     assert getattr(same, column).tolist() == one
     assert getattr(other, column).tolist() != one
+
+
+def test_de_02_the_order_of_keys_in_a_scenario_changes_nothing() -> None:
+    def turned(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: turned(each) for key, each in reversed(value.items())}
+        return value
+
+    scenario = load_scenario("tiny-cpu")
+    backwards = turned(scenario.to_dict())
+    assert isinstance(backwards, dict)
+    assert run_scenario(load_scenario(backwards)).summary == run_scenario(scenario).summary
