@@ -68,9 +68,12 @@ def written_out(packed: array[int], step_ends: array[float], taken: array[int], 
     num_decodes, num_padding, chunk = column("num_decodes"), column("num_padding"), column("prefill_tokens")
     members = num_decodes - num_padding
     evicted = column("num_evicted") + np.maximum(before - column("unhashed_blocks"), 0)
+    evicted = _narrow(np.diff(evicted, prepend=0))
+    start = np.repeat(spans["start"], count)[: len(ends)]
+    start[repeated] = ends[:-1][repeated[1:]]
     longest = column("group_kv_max") + again * (members > 0)
     return StepTable(
-        start=np.where(repeated, np.roll(ends, 1), np.repeat(spans["start"], count)[: len(ends)]),
+        start=start,
         end=ends,
         num_tokens=_narrow(num_decodes + chunk),
         num_seqs=_narrow(column("num_seqs")),
@@ -86,7 +89,7 @@ def written_out(packed: array[int], step_ends: array[float], taken: array[int], 
         used_blocks=_narrow(num_blocks - column("free_blocks") + before),
         kv_tokens=_narrow(column("kv_tokens") + again * (members + chunk)),
         num_preempted=_narrow(np.where(repeated, 0, column("num_preempted"))),
-        evicted_blocks=_narrow(np.diff(evicted, prepend=0)),
+        evicted_blocks=evicted,
     )
 
 
