@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -43,7 +44,7 @@ def weighted_percentiles(
     return [_percentile(nth, total, rank, method) for rank in ranks]
 
 
-def _percentile(nth, total: int, rank: float, method: str) -> float:  # type: ignore[no-untyped-def]
+def _percentile(nth: Callable[[int], float], total: int, rank: float, method: str) -> float:
     exact = Fraction(str(rank)) / 100  # 7 % of 100 is 7, not 7.000000000000001
     if method == "nearest":
         return float(nth(max(0, math.ceil(exact * total) - 1)))
