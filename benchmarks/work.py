@@ -64,7 +64,7 @@ class Measured(NamedTuple):
     num_tokens: int
     num_steps: int
     num_skipped: int
-    num_skippable: int  # steps without prefill
+    skipped_share: float  # of the steps that only decode
     peak_mib: float
     timeout: float  # one bare SimPy timeout, s
 
@@ -82,7 +82,7 @@ class Measured(NamedTuple):
             "requests_per_s": self.num_requests / self.total,
             "tokens_per_s": self.num_tokens / self.total,
             "decisions_per_s": (self.num_steps - self.num_skipped) / self.total,
-            "skipped_share": self.num_skipped / max(1, self.num_skippable),
+            "skipped_share": self.skipped_share,
             "peak_mib": self.peak_mib,
         }
 
@@ -118,7 +118,7 @@ def measure(work: str, *, skip: bool = True) -> Measured:
         num_tokens=int(table.num_prompt.sum() + table.num_output.sum()),
         num_steps=len(steps),
         num_skipped=recorder.num_skipped,
-        num_skippable=int((steps.prefill_tokens == 0).sum()),
+        skipped_share=recorder.skipped_decode_share or 0.0,
         peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         timeout=(timeout + bare_timeout()) / 2,
     )

@@ -105,7 +105,7 @@ def assert_same(skipped: Served, ticked: Served, sent: list[Request]) -> None:
 
 @pytest.mark.parametrize("name", BATCHING)
 @given(data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_skipping_changes_not_a_bit(name: str, data: st.DataObject) -> None:
     block_size = data.draw(st.sampled_from([1, 4, 16]))
     seats = data.draw(st.integers(1, 6))
@@ -126,18 +126,16 @@ def test_skipping_changes_not_a_bit(name: str, data: st.DataObject) -> None:
         "async_scheduling": data.draw(st.booleans()),
         "horizon": data.draw(st.sampled_from([None, None, 2.5, 7.0])),
     }
-    if chosen["victim"] is not None and chosen["order"] is ORDERS["priority"]:
-        chosen["victim"] = None  # orders and victims that disagree can undo each other for ever
-    if chosen["victim"] is VICTIMS["least_important"]:
-        chosen["victim"] = None
+    if chosen["victim"] is not None and chosen["horizon"] is None:
+        chosen["horizon"] = 7.0  # an order and a victim that disagree can undo each other for ever
     assert_same(run(BATCHING[name], chosen, True), run(BATCHING[name], chosen, False), sent)
 
 
 def test_most_steps_that_could_be_skipped_are() -> None:
     made = run_scenario(load_scenario("chat-a100").with_(**{"workload.num_requests": 500}))
-    skipped, decoding = made.own["num_skipped_steps"], int((made.steps.prefill_tokens == 0).sum())
-    assert isinstance(skipped, int)
-    assert skipped >= 0.5 * decoding
+    share = made.own["skipped_decode_share"]
+    assert isinstance(share, float)
+    assert 0.5 <= share < 1
     assert made.own["is_stepped"] is False
 
 

@@ -104,14 +104,11 @@ def outcome(made: Run, written: list[Path]) -> str:
 
 def steps_line(made: Run) -> str:
     """Say how many steps the run took and how many of them needed no new decision."""
-    decoding, skipped = int((made.steps.prefill_tokens == 0).sum()), made.own["num_skipped_steps"]
-    assert isinstance(skipped, int)
+    share = made.own["skipped_decode_share"]
     if made.own["is_stepped"]:
         return f"Steps: {len(made.steps):,}, every one decided (this policy or run cannot skip any)"
-    share = (
-        f"{100 * skipped / decoding:.0f} % as many as only decoded" if decoding else "no step only decoded"
-    )
-    return f"Steps: {len(made.steps):,}, of which {skipped:,} repeated the one before ({share})"
+    of_decodes = f", {100 * share:.0f} % of those that only decode" if isinstance(share, float) else ""
+    return f"Steps: {len(made.steps):,}, of which {made.own['num_skipped_steps']:,} skipped{of_decodes}"
 
 
 def _logs(value: str | None) -> tuple[str, ...]:

@@ -151,6 +151,7 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         "percentile_method": scenario.run.percentile_method,
         "num_steps": len(run.steps),
         "num_skipped_steps": served.recorder.num_skipped,
+        "skipped_decode_share": served.recorder.skipped_decode_share,
         "is_stepped": served.recorder.num_skipped == 0,
         "num_preemptions": int(run.steps.num_preempted.sum()),
         "oversized_prompts": served.scheduler.num_oversized,

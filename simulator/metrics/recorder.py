@@ -229,6 +229,13 @@ class Recorder:
         decoded = np.repeat(spans["num_decodes"] > 0, spans["count"])[: len(self._ends)]
         return np.cumsum(decoded, dtype=np.int64)
 
+    @property
+    def skipped_decode_share(self) -> float | None:
+        """The share of skipped ones among the steps that only decode; None if no step does."""
+        spans = span_columns(self._spans)
+        count = spans["count"][spans["prefill_tokens"] == 0]
+        return float((count - 1).sum() / count.sum()) if len(count) else None
+
     def step_table(self) -> StepTable:
         """Return the steps that have ended, the repeated ones written out."""
         return written_out(self._spans, self._ends, self._opened, self.num_blocks)
