@@ -1,6 +1,6 @@
 """The scenario: everything that defines a run, checked when it is read.
 
-One pydantic model a section, with the keys of docs/scenario.md; nothing below this package sees them.
+One pydantic model a section; `servetwin init` writes out the keys. Nothing below this package sees them.
 Keys keep vLLM's spelling and defaults where vLLM has them (0.33, API server on an A100).
 """
 
