@@ -258,6 +258,7 @@ def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) ->
         kv,
         order=order,
         victim=victim,
+        latency=machine.latency,
         max_num_seqs=keys.max_num_seqs,
         max_num_batched_tokens=keys.max_num_batched_tokens,
         max_model_len=machine.max_model_len,

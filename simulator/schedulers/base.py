@@ -7,28 +7,30 @@ knows a clock, randomness, I/O, torch or simpy, so the same object drives the si
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
 
 from simulator.batch import Batch, DecodeGroup, StepResult
 from simulator.kv.block_manager import BlockManager
+from simulator.latency.base import LatencyModel
 from simulator.request import Sequence
+from simulator.schedulers.admitting import Hold, admit_head
 from simulator.schedulers.checks import check
 from simulator.schedulers.context import Context
 from simulator.schedulers.listed import blocks_suffice, take_listed
 from simulator.schedulers.orders import Order, fcfs, priority
+from simulator.schedulers.preempting import Preemption, give_up
 from simulator.schedulers.preemption import Victim, last_admitted, least_important
 from simulator.schedulers.queue import WaitingQueue
-
-Hold = Literal["", "seats", "budget", "blocks", "collecting", "batch"]
-"""What keeps the head of the queue waiting: seats, tokens or blocks are short, or the policy bides time."""
 
 
 class Scheduler:
     """Decide what each step computes; a subclass gives `schedule(now)`.
 
     `max_num_seqs` bounds the running sequences and `max_num_batched_tokens` the tokens of a step, as in
-    vLLM. `victim` says who is preempted when blocks run out; None takes vLLM's rule for the order. A policy
-    with a collect rule starts when `min_batch` sequences wait or the oldest has waited `max_wait` seconds.
+    vLLM. `victim` says who is preempted when blocks run out; None takes vLLM's rule for the order, and
+    `preemption` what becomes of its blocks. `latency` prices what a policy asks the price of, `weights` are
+    the tenants' shares (1 where none is given). A policy with a collect rule starts when `min_batch`
+    sequences wait or the oldest has waited `max_wait` seconds.
     """
 
     keeps_finished = False
@@ -40,6 +42,9 @@ class Scheduler:
         *,
         order: Order = fcfs,
         victim: Victim | None = None,
+        preemption: Preemption = "recompute",
+        latency: LatencyModel | None = None,
+        weights: Mapping[str, float] | None = None,
         max_num_seqs: int = 256,
         max_num_batched_tokens: int = 2048,
         max_model_len: int = 16384,
@@ -58,6 +63,9 @@ class Scheduler:
             victim = least_important if order is priority else last_admitted
         self.kv = kv
         self.victim = victim
+        self.preemption = preemption
+        self.latency = latency
+        self.weights = dict(weights or {})
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
@@ -129,7 +137,7 @@ class Scheduler:
         if seq.state == "waiting":
             self.waiting.remove(seq)
         elif seq.state == "running":
-            self._release(seq, 0)
+            self.release(seq, 0)
             seq.state = "finished"
 
     def check(self) -> None:
@@ -201,7 +209,7 @@ class Scheduler:
         that exceeds the whole budget runs alone in its step.
         """
         while self.waiting.size:
-            self.held_by = self._admit_head(batch, whole)
+            self.held_by = admit_head(self, batch, whole)
             if self.held_by:
                 return
 
@@ -249,12 +257,8 @@ class Scheduler:
         return max(self.running, key=lambda seq: self.victim(seq, self.ctx))
 
     def preempt(self, seq: Sequence, batch: Batch, num_scheduled: int = 0) -> None:
-        """Take a running sequence's blocks away; it will be recomputed (section 4)."""
-        self._release(seq, num_scheduled)
-        seq._computed = 0
-        seq.num_preemptions += 1
-        self.waiting.push_preempted(seq)
-        batch.preempted = [*batch.preempted, seq]
+        """Take a running sequence's blocks away; `num_scheduled` tokens of it were allocated in this step."""
+        give_up(self, seq, batch, num_scheduled)
 
     def commit(self, batch: Batch) -> Batch:
         """Count the scheduled tokens as computed (3.24); every `schedule` ends with it."""
@@ -284,28 +288,6 @@ class Scheduler:
 
     # Inside.
 
-    def _admit_head(self, batch: Batch, whole: bool) -> Hold:
-        """Admit the first in the queue, or say what keeps it there."""
-        if len(self.running) >= self.max_num_seqs:
-            return "seats"
-        if batch.budget <= 0:
-            return "budget"
-        kv, seq = self.kv, self.waiting.head()
-        assert seq is not None, "the queue counts what waits"
-        hit = kv.lookup(seq)
-        start = hit.num_blocks * kv.block_size
-        n = seq.num_tokens - start if whole else batch.chunk_size(seq, start)
-        if n > batch.budget and batch:
-            return "budget"
-        must_fit = min(seq.num_tokens, self.max_model_len) if self.scheduler_reserve_full_isl else 0
-        if not kv.admit(seq, hit, n, must_fit=must_fit, watermark=bool(self.running)):
-            return "blocks"
-        if n > batch.budget:
-            self.count_oversized(seq)
-        self.start(seq, start)
-        batch.add_chunk(seq, n, start, cached=start)
-        return ""
-
     def _stop_running(self, seq: Sequence) -> None:
         if seq.group is not None:
             seq.group.leave(seq)
@@ -313,7 +295,8 @@ class Scheduler:
             self.prefills.pop(seq, None)
         del self.running[seq]
 
-    def _release(self, seq: Sequence, num_scheduled: int) -> None:
+    def release(self, seq: Sequence, num_scheduled: int) -> None:
+        """Free the blocks of a running sequence, which then neither runs nor waits."""
         self._stop_running(seq)
         self.kv.release(seq, seq._computed + num_scheduled)
 

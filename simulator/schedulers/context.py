@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from simulator.errors import SimulatorError
+from simulator.latency.base import Features
 from simulator.request import Sequence
 
 if TYPE_CHECKING:
@@ -42,3 +44,17 @@ class Context:
         """Tokens of a waiting sequence that the prefix cache holds now."""
         kv = self._scheduler.kv
         return kv.lookup(seq).num_blocks * kv.block_size
+
+    def weight(self, tenant: str) -> float:
+        """A tenant's share beside the others', 1 unless given."""
+        return self._scheduler.weights.get(tenant, 1.0)
+
+    def step_time(self, step: Features) -> float:
+        """Predict how long a step takes, s; a `Batch` and `StepFeatures` describe one.
+
+        SimulatorError if the scheduler was made without a latency model.
+        """
+        latency = self._scheduler.latency
+        if latency is None:
+            raise SimulatorError("this policy asks for ctx.step_time, but the scheduler has no latency model")
+        return latency.step_time(step)
