@@ -122,7 +122,8 @@ class Result:
             log = self._again().log
             assert log is not None, "decisions were asked for"
             lines = log.lines
-        return pd.DataFrame(lines, columns=list(Decision.__annotations__))
+        columns = {name: None for line in lines for name in line} or Decision.__annotations__
+        return pd.DataFrame(lines, columns=list(columns))
 
     def plot(self, kind: str = "latency") -> Figure:
         """Draw one figure; the kinds are the keys of `simulator.experiments.plots.PLOTS`."""
@@ -292,6 +293,7 @@ def simulate(
     batching: str | type[Scheduler] | None = None,
     order: str | Order | None = None,
     victim: str | Victim | None = None,
+    preemption: str | None = None,
     profile: str | None = None,
     set: Mapping[str, object] | None = None,
     seed: int | None = None,
@@ -300,9 +302,9 @@ def simulate(
 ) -> Result:
     """Simulate a scenario and return its result.
 
-    A policy is a table entry's name, `file.py:name`, or the function or class itself. `set` changes any
-    scenario key by its dotted name. `bottleneck=None` looks for it where the run was quick. ConfigError says
-    what cannot be used.
+    A policy is a table entry's name, `file.py:name`, or the function or class itself; `preemption` is
+    recompute, swap or auto. `set` changes any scenario key by its dotted name. `bottleneck=None` looks for it
+    where the run was quick. ConfigError says what cannot be used.
 
     >>> simulate("tiny-cpu", order="fcfs").summary["completed"]
     40
@@ -316,6 +318,8 @@ def simulate(
             policy = getattr(policy, "__name__", type(policy).__name__)
         if policy is not None:
             names[f"scheduler.{axis}"] = policy
+    if preemption is not None:
+        names["scheduler.preemption"] = preemption
     if profile is not None:
         names["latency.profile"] = profile
     if seed is not None:

@@ -9,8 +9,9 @@ Left out: token ids (the executor keeps them) and LoRA, images and structured ou
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from simulator.batch import DecodeGroup
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 
 HashRange = tuple[int, int]
 """Block hashes as integers, `lo` up to but not including `hi`: consecutive blocks of one prefix."""
+
+
+class Claim(NamedTuple):
+    """Blocks of a memory tier that a sequence needs and nothing may overwrite."""
+
+    tier: int  # index, the fastest first
+    hashes: Many[int]  # in prefix order
+    num_unhashed: int = 0  # blocks that no hash names, a partly filled last one among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,8 @@ class Sequence:
         "_computed",
         "_output",
         "arrival",
+        "cached",
+        "claims",
         "deadline",
         "enqueued",
         "group",
@@ -70,6 +81,7 @@ class Sequence:
         "id",
         "index",
         "limit",
+        "lost",
         "max_tokens",
         "num_hashed",
         "num_preemptions",
@@ -80,6 +92,7 @@ class Sequence:
         "priority",
         "runs",
         "state",
+        "swapped",
         "tenant",
     )
 
@@ -113,7 +126,7 @@ class Sequence:
         self.enqueued = 0  # place in the queue of a FCFS scheduler
         self.order = 0  # place in `running`: the how-manieth admission it was
         self.num_preemptions = 0
-        self.state = "waiting"  # waiting | running | finished
+        self.state = "waiting"  # waiting | fetching | running | finished
         self.group: DecodeGroup | None = None
         self.offset = 0
         self._computed = 0
@@ -122,6 +135,10 @@ class Sequence:
             list[Run | int]
         ] = []  # held blocks that are hashed or shared: [run, number of blocks]
         self.num_hashed = 0  # blocks covered by `runs`
+        self.lost = 0  # most tokens it had computed when it was preempted; those below are computed again
+        self.cached: int | None = None  # tokens fetched or hit, until its next chunk reports them
+        self.swapped = 0  # tokens whose KV a tier keeps for it
+        self.claims: Many[Claim] = ()  # what it has in the tiers: swapped out, or being fetched
 
     @property
     def num_computed(self) -> int:

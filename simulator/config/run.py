@@ -25,6 +25,7 @@ from simulator.engine.clients import Progress
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.replica import Observer
 from simulator.engine.serve import Served, serve
+from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel, StepFeatures
 from simulator.metrics.summary import counts, latencies, meets_slo, summarize
 from simulator.metrics.tables import ABORTED, REJECTED, Floats, Ints, RequestTable, StepTable
@@ -154,6 +155,7 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         "skipped_decode_share": served.recorder.skipped_decode_share,
         "is_stepped": served.recorder.num_skipped == 0,
         "num_preemptions": int(run.steps.num_preempted.sum()),
+        **served.recorder.transfers.summary(run.steps, scenario.kv.block_size),
         "oversized_prompts": served.scheduler.num_oversized,
         "num_gpu_blocks": machine.kv.num_gpu_blocks,
         "usable_blocks": machine.kv.usable_blocks,
@@ -164,9 +166,19 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         "prefix_cache_queries": kv.num_queries,
         "prefix_cache_hits": kv.num_hits,
         "prefix_hit_rate": kv.num_hits / kv.num_queries if kv.num_queries else None,
+        "tiers": tier_use(kv),
         "skipped": run.workload.skipped,
         "notes": [*machine.notes, *run.workload.notes, *_stall(run, tally["unfinished"])],
         "scenario": scenario.to_dict(),
+    }
+
+
+def tier_use(kv: BlockManager) -> dict[str, dict[str, int]]:
+    """Return each tier's size and how many blocks it holds now."""
+    memories = [] if kv.tiers is None else kv.tiers.memories
+    return {
+        each.tier.name: {"num_blocks": each.tier.num_blocks, "used_blocks": each.num_used}
+        for each in memories
     }
 
 

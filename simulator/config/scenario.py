@@ -52,6 +52,21 @@ class HardwareSection(Section):
     )
 
 
+class TierSection(Section):
+    name: Annotated[str, Field(min_length=1, max_length=40)]
+    capacity_gib: Positive
+    bandwidth_gb_s: Positive  # 1e9 bytes/s, in each direction
+    latency_us: NonNegative = 10
+    offload: bool = True
+
+    @field_validator("name")
+    @classmethod
+    def _one_line(cls, value: str) -> str:
+        if not value.isprintable():
+            raise ValueError(f"must be one line of printable characters, got {value!r:.80}")
+        return value
+
+
 class KvSection(Section):
     block_size: Annotated[Whole, Field(ge=1, le=4096)] = Field(16, description="tokens a block")
     gpu_memory_utilization: PositiveFraction = 0.92
@@ -62,6 +77,20 @@ class KvSection(Section):
     kv_cache_dtype: Literal["auto", "fp8", "int8"] = Field("auto", description="auto | fp8 | int8")
     enable_prefix_caching: bool = True
     eviction: str = Field("lru", description="which cached block goes first")
+    tiers: list[TierSection] = Field(
+        [],
+        description="below the GPU, fastest first: "
+        "[{name: host, capacity_gib: 64, bandwidth_gb_s: 25, latency_us: 10, offload: true}]",
+    )
+
+    @field_validator("tiers")
+    @classmethod
+    def _unique_names(cls, value: list[TierSection]) -> list[TierSection]:
+        names = [tier.name for tier in value]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"names must differ, got {name!r} more than once")
+        return value
 
 
 class SchedulerSection(Section):
@@ -71,6 +100,9 @@ class SchedulerSection(Section):
     order: str = Field("fcfs", description="fcfs | priority | file.py:function")
     victim: str | None = Field(
         None, description="last_admitted | first_admitted | least_important | file.py:name; null = vLLM's"
+    )
+    preemption: Literal["recompute", "swap", "auto"] = Field(
+        "recompute", description="recompute | swap | auto; what becomes of a victim's KV; swap needs kv.tiers"
     )
     max_num_seqs: Count = 256
     max_num_batched_tokens: Count = 2048

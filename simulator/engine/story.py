@@ -14,13 +14,15 @@ from simulator.batch import Batch, Chunk
 from simulator.request import Sequence
 from simulator.schedulers.base import Scheduler
 
-ARRIVING, WAITING, PREFILL, DECODE, LEFT_OUT, PREEMPTED = (
+ARRIVING, WAITING, PREFILL, DECODE, LEFT_OUT, PREEMPTED, FETCHING, HELD_BACK = (
     "step under way",
     "waiting",
     "prefill",
     "decode",
     "left out",
     "preempted",
+    "fetching",
+    "held back",
 )
 HELD_BY: dict[str, str] = {
     "seats": "all {} seats (max_num_seqs) were taken",
@@ -58,12 +60,21 @@ class Story:
 
     def decided(self, batch: Batch, scheduler: Scheduler, now: float) -> None:
         """Note what the step just decided means for every sequence."""
-        self._step = [self._num_steps] if batch or batch.preempted else []
+        self._step = [self._num_steps] if batch or batch.preempted or batch.moves else []
         chunks = {chunk.seq: chunk for chunk in batch.chunks}
         preempted = set(batch.preempted)
         for seq in scheduler.running:
             if self._follows(seq):
-                self._begin(seq, now, *_running(seq, batch, chunks.get(seq)))
+                if batch.stall:
+                    self._begin(seq, now, HELD_BACK, "the step waited until blocks were copied out", 0)
+                activity = _running(seq, batch, chunks.get(seq))
+                if not batch and scheduler.fetching:
+                    activity = LEFT_OUT, "its batch waited for blocks of others", 0
+                self._begin(seq, now + batch.stall, *activity)
+        for seq in scheduler.fetching:
+            if self._follows(seq):
+                why = f"{seq.num_computed} tokens were on their way from memory below the GPU, or its cache"
+                self._begin(seq, now, FETCHING, why, 0)
         for seq in scheduler.waiting:
             if self._follows(seq):
                 kind = PREEMPTED if seq.num_preemptions else WAITING

@@ -133,7 +133,8 @@ def _slowed(span: Span, steps: StepTable, latency: LatencyModel) -> float:
         if i < len(steps) and steps.prefill_tokens[i]:
             n = int(steps.num_decodes[i])
             alone = StepFeatures(n, n, n, n, int(steps.decode_kv[i]), int(steps.decode_kv_max[i]))
-            lost += float(steps.end[i] - steps.start[i]) - latency.step_time(alone)
+            seconds = float(steps.end[i] - steps.start[i] - steps.stall[i])
+            lost += seconds - latency.step_time(alone)
     return lost
 
 

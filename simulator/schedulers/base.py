@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simulator.batch import Batch, DecodeGroup, StepResult
+from simulator.batch import Batch, DecodeGroup, Move, StepResult
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel
 from simulator.request import Sequence
 from simulator.schedulers.admitting import Hold, admit_head
 from simulator.schedulers.checks import check
 from simulator.schedulers.context import Context
+from simulator.schedulers.fetching import cancel_fetch, find_fetch, finish_fetch
 from simulator.schedulers.listed import blocks_suffice, take_listed
 from simulator.schedulers.orders import Order, fcfs, priority
-from simulator.schedulers.preempting import Preemption, give_up
+from simulator.schedulers.preempting import Preemption, give_claims_back, give_up
 from simulator.schedulers.preemption import Victim, last_admitted, least_important
 from simulator.schedulers.queue import WaitingQueue
 
@@ -59,6 +60,8 @@ class Scheduler:
             raise ValueError(
                 f"max_num_batched_tokens ({max_num_batched_tokens}) must be >= max_num_seqs ({max_num_seqs})"
             )
+        if preemption != "recompute" and kv.tiers is None:
+            raise ValueError(f"preemption {preemption!r} needs a memory tier below the GPU (kv.tiers)")
         if victim is None:
             victim = least_important if order is priority else last_admitted
         self.kv = kv
@@ -80,6 +83,7 @@ class Scheduler:
         self.ctx = Context(self)
         self.waiting = WaitingQueue(order, self.ctx)
         self.running: dict[Sequence, None] = {}  # in order of admission
+        self.fetching: dict[Sequence, None] = {}  # admitted, but their blocks are still elsewhere
         self.prefills: dict[Sequence, None] = {}  # of these, the ones with a prompt or a recomputation to do
         self.decodes = DecodeGroup(kv.block_size)
         self.padding: dict[Sequence, None] = {}  # finished sequences that a static batch still carries
@@ -103,6 +107,12 @@ class Scheduler:
         seq.limit = max(1, min(seq.max_tokens, self.max_model_len - seq.num_prompt))
         self.has_news = True
         self.waiting.push(seq)
+
+    def arrived(self, seq: Sequence, now: float) -> None:
+        """Learn that the blocks of a sequence that was being fetched are all on the GPU."""
+        self.ctx.now = now
+        self.has_news = True
+        finish_fetch(self, seq)
 
     def update(self, batch: Batch, result: StepResult, now: float) -> list[Sequence]:
         """Learn what a batch brought; free and return what it finished, in batch order (rule 8.1)."""
@@ -139,6 +149,10 @@ class Scheduler:
         elif seq.state == "running":
             self.release(seq, 0)
             seq.state = "finished"
+        elif seq.state == "fetching":
+            cancel_fetch(self, seq)
+        if seq.claims:
+            give_claims_back(self, seq)
 
     def check(self) -> None:
         """Raise AssertionError unless blocks, references and aggregates add up."""
@@ -153,7 +167,7 @@ class Scheduler:
         self.has_news = False
         self.held_by = ""
         threshold = self.long_prefill_token_threshold
-        if threshold and len(self.running) + len(self.waiting) <= 1:
+        if threshold and len(self.running) + len(self.waiting) + len(self.fetching) <= 1:
             threshold = 0
         return Batch(self.max_num_batched_tokens, threshold)
 
@@ -192,15 +206,26 @@ class Scheduler:
             take_listed(self, batch)
             return
         self.take_decodes(batch)
+        self.take_prefills(batch)
+
+    def take_prefills(self, batch: Batch, *, whole: bool = False) -> bool:
+        """Schedule a chunk of every prefill, the oldest first; False if one of them gets none.
+
+        With `whole` none is cut: one that exceeds the whole budget runs alone. While blocks are short, the
+        newest is preempted. Prompts that are never cut are left over only if they had to be fetched.
+        """
         for seq in list(self.prefills) if self.prefills else ():
-            if batch.budget == 0 or seq.state != "running":
-                return
-            n = batch.chunk_size(seq, seq._computed)
+            n = seq.num_tokens - seq._computed if whole else batch.chunk_size(seq, seq._computed)
+            if batch.budget <= 0 or (n > batch.budget and batch) or seq.state != "running":
+                return False
+            if n > batch.budget:
+                self.count_oversized(seq)
             while not self.kv.allocate(seq, n):
-                self.preempt(next(reversed(self.running)), batch)
+                self.preempt(next(reversed(self.prefills)), batch)
                 if seq.state != "running":
-                    return
+                    return False
             batch.add_chunk(seq, n, seq._computed)
+        return True
 
     def admit(self, batch: Batch, *, whole: bool = False) -> None:
         """Admit from the head of the queue until tokens, seats or blocks end it (section 3B).
@@ -216,6 +241,12 @@ class Scheduler:
     def start(self, seq: Sequence, num_cached: int) -> None:
         """Move the head of the queue, which has its blocks, to the running sequences."""
         self.waiting.pop()
+        self.join_running(seq, num_cached)
+
+    def join_running(self, seq: Sequence, num_cached: int) -> None:
+        """Let a sequence run that neither waits nor runs, and of which `num_cached` tokens are computed."""
+        if seq.claims:
+            give_claims_back(self, seq)
         self._num_admissions += 1
         seq.order = self._num_admissions
         seq.state = "running"
@@ -240,11 +271,19 @@ class Scheduler:
         return False
 
     def head_needs_a_step(self) -> bool:
-        """Say whether the first in the queue has more to compute than the decodes leave of the budget."""
-        seq, room = self.waiting.head(), self.max_num_batched_tokens - self.decodes.size
-        if seq is None or seq.num_tokens <= room:
+        """Say whether the next prompt has more to compute than the decodes leave of the budget.
+
+        That is one left over, or else the first in the queue, unless it is to be fetched first.
+        """
+        room = self.max_num_batched_tokens - self.decodes.size
+        for seq in self.prefills:
+            return seq.num_tokens - seq._computed > room
+        head = self.waiting.head()
+        if head is None or head.num_tokens <= room:
             return False
-        return seq.num_tokens - self.ctx.cached_tokens(seq) > room
+        hit = self.kv.lookup(head)
+        rest = head.num_tokens - hit.num_blocks * self.kv.block_size
+        return rest > room and find_fetch(self, head, hit) is None
 
     def count_oversized(self, seq: Sequence) -> None:
         """Count a prompt that a step computes beyond its budget; once, though it may be computed again."""
@@ -280,6 +319,9 @@ class Scheduler:
                     ending.append(seq)
         if ending:
             batch.ending = ending
+        if self.kv.tiers is not None:
+            evicted = [Move(None, tier, n, "out") for tier, n in self.kv.tiers.take_outgoing()]
+            batch.moves = [*batch.moves, *evicted]
         return batch
 
     def steady_steps(self, batch: Batch, limit: float) -> int:
