@@ -62,6 +62,7 @@ class Sequence:
         "_computed",
         "_output",
         "arrival",
+        "block_size",
         "deadline",
         "enqueued",
         "group",
@@ -69,6 +70,7 @@ class Sequence:
         "hash_ranges",
         "id",
         "index",
+        "joined_with",
         "limit",
         "max_tokens",
         "num_hashed",
@@ -113,6 +115,8 @@ class Sequence:
         self.enqueued = 0  # place in the queue of a FCFS scheduler
         self.order = 0  # place in `running`: the how-manieth admission it was
         self.num_preemptions = 0
+        self.block_size = 1  # of the memory it lives in; the scheduler says
+        self.joined_with = 0  # tokens that were cached when it began to run
         self.state = "waiting"  # waiting | running | finished
         self.group: DecodeGroup | None = None
         self.offset = 0
@@ -139,6 +143,11 @@ class Sequence:
     def num_tokens(self) -> int:
         """Prompt and output tokens."""
         return self.num_prompt + self.num_output
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that it holds, shared ones included."""
+        return -(-self.num_computed // self.block_size)
 
     @property
     def is_decode(self) -> bool:

@@ -31,6 +31,10 @@ class SimulatedExecutor:
         """Drop a sequence that has left the engine; return its true output length."""
         return self._truth.pop(seq)
 
+    def remaining(self, seq: Sequence) -> int:
+        """Return how many tokens a sequence will really still get."""
+        return min(self._truth[seq], seq.limit) - seq.num_output
+
     def execute(self, batch: Batch) -> StepResult:
         """Run one forward pass and say which sequences sampled the end of their answer."""
         stopped: list[Sequence] = []

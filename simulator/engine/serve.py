@@ -55,6 +55,10 @@ def serve(
     env = simpy.Environment()
     recorder = Recorder(len(requests), scheduler.kv.pool.num_blocks)
     executor = SimulatedExecutor(latency, scheduler.decodes)
+    if scheduler.latency is None:
+        scheduler.latency = latency
+    if any(name.endswith("_oracle") for name in scheduler.policy_names()):
+        scheduler.ctx.open_oracle(executor.remaining)
     replica = Replica(
         env,
         scheduler,

@@ -142,6 +142,10 @@ class BlockManager:
         """Register the blocks that n more tokens of a running sequence fill, as far as hashes are known."""
         self._register(seq, (seq.num_computed + n) // self.block_size)
 
+    def shared_blocks(self, seq: Sequence) -> int:
+        """Count the blocks of a sequence that others hold too."""
+        return sum(len(run) for run in held_runs(seq) if run.refs > 1) if seq.runs else 0
+
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let a new sequence share all blocks of its parent; a partly filled one is copied on write.
 

@@ -13,11 +13,16 @@ if TYPE_CHECKING:
 Preemption = Literal["recompute"]
 """Whether a victim's tokens are computed again."""
 
+VAIN_PREEMPTIONS = 64
+"""Preemptions in a row without a token sampled after which order and victim rule are taken to be at odds."""
+
 
 def give_up(scheduler: Scheduler, seq: Sequence, batch: Batch, num_scheduled: int) -> None:
     """Free a running sequence's blocks and put it back into the queue."""
     scheduler.release(seq, num_scheduled)
     seq._computed = 0
     seq.num_preemptions += 1
+    scheduler.num_vain += 1
+    scheduler.num_deadlocks += scheduler.num_vain == VAIN_PREEMPTIONS
     scheduler.waiting.push_preempted(seq)
     batch.preempted = [*batch.preempted, seq]
