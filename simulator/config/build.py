@@ -6,12 +6,13 @@ The only place where names are looked up.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from simulator.config.admission import build_rules
 from simulator.config.policies import Policy, PolicyFile, find_policy, policy_files
 from simulator.config.scenario import Scenario, SchedulerSection, SessionsSection, WorkloadSection
 from simulator.engine.clients import ClientPlan
@@ -23,6 +24,7 @@ from simulator.latency.estimate import estimate
 from simulator.latency.linear import LinearModel
 from simulator.latency.profile_file import best_profile, best_profile_path, load_profile, shipped_profiles
 from simulator.schedulers import BATCHING, COLLECT_PRESETS, Scheduler
+from simulator.schedulers.admission import ADMISSIONS, Admission
 from simulator.schedulers.orders import ORDERS, Order
 from simulator.schedulers.preemption import VICTIMS, Victim
 from simulator.specs import Hardware, Model, get_hardware, get_model
@@ -46,6 +48,7 @@ class Policies:
     batching: type[Scheduler] | None = None
     order: Order | None = None
     victim: Victim | None = None
+    admission: Sequence[Admission] | None = None
     trusted: Collection[str] = field(default_factory=frozenset)
     trust: bool = False
     files: tuple[PolicyFile, ...] = ()
@@ -259,6 +262,10 @@ def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) ->
         order=order,
         victim=victim,
         latency=machine.latency,
+        admission=build_rules(
+            keys.admission if policies.admission is None else policies.admission,
+            lambda name: find(ADMISSIONS, name, "scheduler.admission"),
+        ),
         max_num_seqs=keys.max_num_seqs,
         max_num_batched_tokens=keys.max_num_batched_tokens,
         max_model_len=machine.max_model_len,

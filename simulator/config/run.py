@@ -154,6 +154,7 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         "skipped_decode_share": served.recorder.skipped_decode_share,
         "is_stepped": served.recorder.num_skipped == 0,
         "num_preemptions": int(run.steps.num_preempted.sum()),
+        "broken_livelocks": served.scheduler.num_livelocks,
         "oversized_prompts": served.scheduler.num_oversized,
         "num_gpu_blocks": machine.kv.num_gpu_blocks,
         "usable_blocks": machine.kv.usable_blocks,

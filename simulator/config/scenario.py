@@ -68,9 +68,12 @@ class SchedulerSection(Section):
     batching: str = Field(
         "chunked", description="static | continuous | prefill_first | chunked | file.py:Class"
     )
-    order: str = Field("fcfs", description="fcfs | priority | file.py:function")
+    order: str = Field("fcfs", description="see `servetwin list policies`; or file.py:name")
     victim: str | None = Field(
-        None, description="last_admitted | first_admitted | least_important | file.py:name; null = vLLM's"
+        None, description="see `servetwin list policies`; or file.py:name; null = vLLM's"
+    )
+    admission: list[str | dict[str, Any]] = Field(
+        [], description="rules in order, e.g. [reserve_output, {queue_limit: 500}]"
     )
     max_num_seqs: Count = 256
     max_num_batched_tokens: Count = 2048

@@ -97,7 +97,7 @@ class Replica:
     def close(self) -> None:
         """Note how far the unfinished came when the clock stops; clients that left before it are gone."""
         self._apply_aborts()
-        for seq in [*self.scheduler.running, *self.scheduler.waiting]:
+        for seq in [*self.scheduler.running, *self.scheduler.waiting.members()]:
             self.recorder.discard(seq)
 
     def _run(self) -> Wait:

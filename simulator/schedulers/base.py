@@ -98,7 +98,7 @@ class Scheduler:
         self.num_oversized = 0  # prompts longer than the token budget, run whole in a step of their own
         self.shed: list[tuple[Sequence, str]] = []  # turned away, by which rule; the engine empties it
         self.num_vain = 0  # preemptions since the last token was sampled
-        self.num_deadlocks = 0  # times that `is_stuck` began to hold
+        self.num_livelocks = 0  # times that `is_stuck` began to hold
         self._num_admissions = 0
         self.past_service: dict[str, int] = {}  # tokens computed for sequences that run no longer, by tenant
 

@@ -23,6 +23,6 @@ def give_up(scheduler: Scheduler, seq: Sequence, batch: Batch, num_scheduled: in
     seq._computed = 0
     seq.num_preemptions += 1
     scheduler.num_vain += 1
-    scheduler.num_deadlocks += scheduler.num_vain == VAIN_PREEMPTIONS
+    scheduler.num_livelocks += scheduler.num_vain == VAIN_PREEMPTIONS
     scheduler.waiting.push_preempted(seq)
     batch.preempted = [*batch.preempted, seq]
