@@ -39,6 +39,7 @@ EXAMPLES: dict[str, object] = {
     "scheduler.batching": "chunked",
     "scheduler.order": "priority",
     "scheduler.victim": "least_important",
+    "scheduler.admission": ["reserve_output", {"queue_limit": 5}],
     "scheduler.max_num_seqs": 3,
     "scheduler.max_num_batched_tokens": 4096,
     "scheduler.long_prefill_token_threshold": 7,

@@ -29,7 +29,7 @@ def asked_on_arrival(scheduler: Scheduler, seq: Sequence) -> bool:
 
 def asked_as_head(scheduler: Scheduler, seq: Sequence) -> Verdict:
     """Ask the admission rules about the first in the queue; what they turn away has left it."""
-    if seq.num_preemptions or not scheduler.admission:
+    if seq.num_preemptions:
         return ADMIT
     verdict = _ask(scheduler, seq)
     if verdict == SHED:
@@ -61,8 +61,7 @@ def admit_head(scheduler: Scheduler, batch: Batch, whole: bool) -> Hold:
         return "budget"
     kv, seq = scheduler.kv, scheduler.waiting.head()
     assert seq is not None, "the queue counts what waits"
-    verdict = asked_as_head(scheduler, seq)
-    if verdict != ADMIT:
+    if scheduler.admission and (verdict := asked_as_head(scheduler, seq)) != ADMIT:
         return "rule" if verdict == WAIT else ""
     hit = kv.lookup(seq)
     start = hit.num_blocks * kv.block_size

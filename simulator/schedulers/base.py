@@ -228,7 +228,7 @@ class Scheduler:
         With `whole`, prompts are never cut: one that exceeds what is left of the budget ends the loop, one
         that exceeds the whole budget runs alone in its step.
         """
-        if self.is_stuck:
+        if self.num_vain and self.is_stuck:
             self.held_by = "blocks"
             return
         while self.waiting.size:
@@ -297,7 +297,8 @@ class Scheduler:
         ending: list[Sequence] = []
         if batch.num_sampled:
             self.num_vain = 0
-        charge(self, batch)
+        if self.waiting.served is not None:
+            charge(self, batch)
         if batch.num_decodes:
             group.steps += 1
             if group.limits[0][0] <= group.steps:

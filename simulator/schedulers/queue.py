@@ -96,17 +96,17 @@ class WaitingQueue:
         """Remove and return the first sequence."""
         seq = self.head()
         assert seq is not None, "pop from an empty queue"
-        self._take_out(seq)
-        if not self.is_asked:
+        self.size -= 1
+        if self.is_asked:
+            del self._asked[seq]
+            self._first = None
+        else:
             heapq.heappop(self._heap)
         return seq
 
     def remove(self, seq: Sequence) -> None:
         """Drop a sequence from anywhere in the queue."""
         seq.state = "finished"
-        self._take_out(seq)
-
-    def _take_out(self, seq: Sequence) -> None:
         self.size -= 1
         if self.is_asked:
             del self._asked[seq]
@@ -120,16 +120,16 @@ class WaitingQueue:
             self._asked[seq] = None
             self._first = None
             return
-        entry = self._key(seq, self._watched), number, seq
+        key = self._key(seq, self._watched)
         if self._watched.was_read:
             self.is_asked = True
             self._asked = dict.fromkeys(waiting for _, _, waiting in sorted(self._live(), key=_number))
             self._asked[seq] = None
             return
-        if entry[0] != entry[0]:
+        if key != key:
             raise self._no_place(seq)
         try:
-            heapq.heappush(self._heap, entry)
+            heapq.heappush(self._heap, (key, number, seq))
         except TypeError as error:
             raise self._no_place(seq) from error
 

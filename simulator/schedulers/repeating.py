@@ -51,7 +51,8 @@ def advance(scheduler: Scheduler, batch: Batch, k: int) -> list[int]:
     """Repeat the last batch k times; return how many blocks each repetition takes."""
     group, kv = scheduler.decodes, scheduler.kv
     opened = group.openings(k)
-    charge(scheduler, batch, k)
+    if scheduler.waiting.served is not None:
+        charge(scheduler, batch, k)
     if batch.num_decodes:
         group.steps += k
     for chunk in batch.chunks:
