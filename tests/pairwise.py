@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 
 def pairwise(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Cover all pairs greedily: each combination begins with a pair not yet covered and adds what covers most.
+    """Cover all pairs greedily: begin with a pair not yet covered, add what covers most.
 
     >>> pairwise({"a": ["1", "2"], "b": ["x", "y"]})
     [{'a': '1', 'b': 'x'}, {'a': '1', 'b': 'y'}, {'a': '2', 'b': 'x'}, {'a': '2', 'b': 'y'}]
