@@ -241,7 +241,11 @@ def test_values_of_the_command_line_mean_what_people_mean(text: str, value: obje
         ),
         (
             "workload: {tenants: [{name: a, weight: 0}]}",
-            "workload.tenants.0.weight: must be greater than 0, got 0",
+            "workload.tenants.0.weight: must be greater than or equal to 0.000001, got 0",
+        ),
+        (
+            "workload: {tenants: [{name: a, priority: 99999999999}]}",
+            "workload.tenants.0.priority: must be less than 2147483648",
         ),
         (
             "workload: {tenants: [{name: a, priority: 1.5}]}",

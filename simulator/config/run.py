@@ -21,12 +21,13 @@ from simulator.config.build import (
 )
 from simulator.config.policies import blaming
 from simulator.config.scenario import Scenario
-from simulator.config.tenants import slo_of, with_deadlines
+from simulator.config.tenants import slo_of, tenant_limits, tenant_weights, with_deadlines
 from simulator.engine.clients import Progress
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.replica import Observer
 from simulator.engine.serve import Served, serve
 from simulator.latency.base import LatencyModel, StepFeatures
+from simulator.metrics.fairness import fairness
 from simulator.metrics.summary import counts, latencies, meets_slo, summarize
 from simulator.metrics.tables import ABORTED, REJECTED, Floats, Ints, RequestTable, StepTable
 from simulator.workload.workload import Workload
@@ -144,6 +145,10 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         "profile_error": machine.latency.error,
         "extrapolated_share": extrapolated_share(machine.latency, run.steps),
         "slo": {f"{name}_ms": 1e3 * limit for name, limit in scenario.slo.seconds().items()},
+        "slo_by_tenant": {
+            name: {f"{metric}_ms": 1e3 * limit for metric, limit in limits.items()}
+            for name, limits in tenant_limits(scenario).items()
+        },
         "attainment": int(good.sum()) / base if base else None,
         "attainment_target": scenario.slo.attainment,
         **tally,
@@ -167,6 +172,15 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         "prefix_cache_queries": kv.num_queries,
         "prefix_cache_hits": kv.num_hits,
         "prefix_hit_rate": kv.num_hits / kv.num_queries if kv.num_queries else None,
+        **fairness(
+            requests,
+            measured,
+            good,
+            weights=tenant_weights(scenario),
+            has_slo=bool(slo),
+            end=scenario.run.horizon_s,
+            method=scenario.run.percentile_method,
+        ),
         "skipped": run.workload.skipped,
         "notes": [*machine.notes, *run.workload.notes, *_stall(run, tally["unfinished"])],
         "scenario": scenario.to_dict(),

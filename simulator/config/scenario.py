@@ -117,8 +117,8 @@ class PredictedLenSection(Section):
 class TenantSection(Section):
     name: Annotated[str, Field(min_length=1)]
     share: NonNegative | None = None  # null: an equal part
-    weight: Positive = 1.0
-    priority: Whole | None = None  # null: the trace's, else 0
+    weight: Annotated[Number, Field(ge=1e-6, le=1e6)] = 1.0  # service is divided by it
+    priority: Annotated[Whole, Field(ge=-(2**31), lt=2**31)] | None = None  # null: the trace's, else 0
     slo: dict[str, Positive | None] | None = None  # those named replace the scenario's; a null lifts it
 
     @field_validator("slo", mode="before")
