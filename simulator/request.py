@@ -27,6 +27,8 @@ class Request:
     `num_output` is the truth: how long the answer would become if nothing cut it. Policies never see it.
     `max_tokens` is what the client asks for at most. `block_hashes` names the prompt's full blocks that
     other requests may share, as ranges in prefix order; blocks beyond them belong to this request alone.
+    Its client leaves `timeout` after the arrival; its first token is late `ttft_limit` after it (the SLO's).
+    `predicted_len` is what a predictor says of the answer, in tokens; it may be wrong.
     """
 
     id: str
@@ -38,6 +40,8 @@ class Request:
     priority: int = 0
     tenant: str = ""
     timeout: float | None = None
+    ttft_limit: float | None = None
+    predicted_len: float | None = None
 
     def __post_init__(self) -> None:
         if self.num_prompt < 1 or self.num_output < 1 or self.max_tokens < 1:
@@ -107,8 +111,8 @@ class Sequence:
         self.max_tokens = max_tokens
         self.priority = priority
         self.tenant = tenant
-        self.deadline = deadline
-        self.predicted_len = predicted_len
+        self.deadline = deadline  # s; when the first token is due by the SLO
+        self.predicted_len = predicted_len  # tokens of the answer, by a predictor that may be wrong
         self.hash_ranges: list[HashRange] = hash_ranges or []  # hash of every block known so far
         self.hash_private_from = hash_private_from  # block index from which nobody else has these hashes
         self.limit = max_tokens  # outputs at which it stops by length; the scheduler caps it by max_model_len

@@ -68,7 +68,18 @@ EXAMPLES: dict[str, object] = {
     "workload.sessions": {"replay": "scaled", "think_cap_s": None, "time_scale": 2.0},
     "workload.timeout_s": 1e9,
     "workload.pre_delay_s": {"lognormal": {"mean": 0.2, "sigma": 0.5}},
+    "workload.tenants": [
+        {
+            "name": "null",
+            "share": 1.5,
+            "weight": 2.0,
+            "priority": -1,
+            "slo": {"ttft_ms": 1.0, "tpot_ms": None},
+        },
+        {"name": "1e6", "share": None, "weight": 1.0, "priority": None, "slo": None},
+    ],
     "workload.cancel": {"fraction": 0.1, "after_s": 2.0},
+    "workload.predicted_len": {"sigma": 0.3},
     "slo.ttft_ms": None,
     "slo.tpot_ms": 1e-3,
     "slo.e2el_ms": 3000.0,
@@ -216,6 +227,57 @@ def test_values_of_the_command_line_mean_what_people_mean(text: str, value: obje
             "workload.arrivals: must be a mapping of keys to values, got 'poisson'",
         ),
         ("workload: {columns: {arrival: 3}}", "workload.columns.arrival: must be a valid string, got 3"),
+        ("workload: {tenants: []}", "workload.tenants: must have at least 1 item"),
+        ("workload: {tenants: a}", "workload.tenants: must be a valid list, got 'a'"),
+        ("workload: {tenants: [{share: 1}]}", "workload.tenants.0.name: Field required"),
+        ("workload: {tenants: [{name: 1}]}", "workload.tenants.0.name: must be a valid string, got 1"),
+        ("workload: {tenants: [{name: ''}]}", "workload.tenants.0.name: must have at least 1 character"),
+        (
+            "workload: {tenants: [{name: a}, {name: b, wieght: 1}]}",
+            "workload.tenants.1.wieght: unknown key; did you mean weight?",
+        ),
+        (
+            "workload: {tenants: [{name: a, share: -1}]}",
+            "workload.tenants.0.share: must be greater than or equal to 0, got -1",
+        ),
+        (
+            "workload: {tenants: [{name: a, weight: 0}]}",
+            "workload.tenants.0.weight: must be greater than or equal to 0.000001, got 0",
+        ),
+        (
+            "workload: {tenants: [{name: a, priority: 99999999999}]}",
+            "workload.tenants.0.priority: must be less than 2147483648",
+        ),
+        (
+            "workload: {tenants: [{name: a, priority: 1.5}]}",
+            "workload.tenants.0.priority: must be a valid integer, got 1.5",
+        ),
+        (
+            "workload: {tenants: [{name: a, slo: {tfft_ms: 1}}]}",
+            "workload.tenants.0.slo: unknown key 'tfft_ms'; did you mean ttft_ms?",
+        ),
+        (
+            "workload: {tenants: [{name: a, slo: {ttft_ms: 0}}]}",
+            "workload.tenants.0.slo.ttft_ms: must be greater than 0, got 0",
+        ),
+        (
+            "workload: {tenants: [{name: a}, {name: b}, {name: a}]}",
+            "workload.tenants: each name must appear once, got 'a' 2 times",
+        ),
+        (
+            "workload: {predicted_len: {sigma: -0.1}}",
+            "workload.predicted_len.sigma: must be greater than or equal to 0, got -0.1",
+        ),
+        (
+            "workload: {predicted_len: {sigma: 99}}",
+            "workload.predicted_len.sigma: must be less than or equal to 10, got 99",
+        ),
+        ("workload: {predicted_len: {}}", "workload.predicted_len.sigma: Field required"),
+        ("workload: {predicted_len: 0.3}", "workload.predicted_len: must be a mapping of keys to values"),
+        (
+            "workload: {predicted_len: {sgima: 1, sigma: 1}}",
+            "workload.predicted_len.sgima: unknown key; did you mean sigma?",
+        ),
         ("name: ''", "name: must have at least 1 character, got ''"),
         (f"name: {'x' * 300}", "name: must have at most 200 characters"),
         ('name: "a\\nb"', r"name: must be one line of printable characters, got 'a\nb'"),
