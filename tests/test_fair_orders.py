@@ -88,10 +88,19 @@ def test_virtual_counters_charge_a_prompt_token_once_and_an_output_token_twice()
     seq = Sequence("r", 20, 4, tenant="t")
     scheduler.add(seq)
     batch = scheduler.schedule(0.0)
-    assert counters.key(seq, scheduler.ctx) == 20 / 2
+    assert counters.key(seq, scheduler.ctx)[0] == 20 / 2
     assert batch.num_tokens == 20
     scheduler.schedule(1.0)
-    assert counters.key(seq, scheduler.ctx) == (20 + 2) / 2
+    assert counters.key(seq, scheduler.ctx)[0] == (20 + 2) / 2
+
+
+def test_a_tenant_that_comes_back_goes_before_its_equals() -> None:
+    requests = [Request(f"loud{i}", 0.0, 64, 8, 8, tenant="loud") for i in range(6)]
+    requests.append(Request("meek", 1.0, 64, 8, 8, tenant="meek"))
+    scheduler = Chunked(BlockManager(400, 16), order=VirtualCounters, max_num_seqs=1)
+    table = serve(requests, scheduler, LinearModel(0.25)).recorder.request_table(requests)
+    served = [table.id[i] for i in sorted(range(7), key=lambda i: table.finish[i])]
+    assert served == ["loud0", "meek", "loud1", "loud2", "loud3", "loud4", "loud5"]
 
 
 def test_deficit_round_robin_serves_a_quantum_a_turn() -> None:
