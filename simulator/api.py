@@ -40,6 +40,7 @@ from simulator.metrics.block import result_block
 from simulator.metrics.tables import STATUS, RequestTable, StepTable
 from simulator.request import Request, Sequence
 from simulator.schedulers import BATCHING, Scheduler
+from simulator.schedulers.admission import ADMISSIONS, ADMIT, SHED, WAIT, Admission
 from simulator.schedulers.context import Context
 from simulator.schedulers.orders import ORDERS, Order
 from simulator.schedulers.preemption import VICTIMS, Victim
@@ -51,10 +52,14 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 __all__ = [
+    "ADMISSIONS",
+    "ADMIT",
     "BATCHING",
     "EVICTIONS",
     "ORDERS",
+    "SHED",
     "VICTIMS",
+    "WAIT",
     "Batch",
     "Block",
     "CacheResult",
@@ -294,6 +299,7 @@ def simulate(
     order: str | Order | None = None,
     victim: str | Victim | None = None,
     preemption: str | None = None,
+    admission: Iterable[str | Mapping[str, Any] | Admission] | None = None,
     profile: str | None = None,
     set: Mapping[str, object] | None = None,
     seed: int | None = None,
@@ -320,6 +326,13 @@ def simulate(
             names[f"scheduler.{axis}"] = policy
     if preemption is not None:
         names["scheduler.preemption"] = preemption
+    if admission is not None:
+        rules = list(admission)
+        names["scheduler.admission"] = [
+            rule if isinstance(rule, str | Mapping) else getattr(rule, "__name__", type(rule).__name__)
+            for rule in rules
+        ]
+        objects["admission"] = rules
     if profile is not None:
         names["latency.profile"] = profile
     if seed is not None:

@@ -36,6 +36,8 @@ class Request:
     `num_output` is the truth: how long the answer would become if nothing cut it. Policies never see it.
     `max_tokens` is what the client asks for at most. `block_hashes` names the prompt's full blocks that
     other requests may share, as ranges in prefix order; blocks beyond them belong to this request alone.
+    Its client leaves `timeout` after the arrival; its first token is late `ttft_limit` after it (the SLO's).
+    `predicted_len` is what a predictor says of the answer, in tokens; it may be wrong.
     """
 
     id: str
@@ -47,6 +49,8 @@ class Request:
     priority: int = 0
     tenant: str = ""
     timeout: float | None = None
+    ttft_limit: float | None = None
+    predicted_len: float | None = None
 
     def __post_init__(self) -> None:
         if self.num_prompt < 1 or self.num_output < 1 or self.max_tokens < 1:
@@ -71,6 +75,7 @@ class Sequence:
         "_computed",
         "_output",
         "arrival",
+        "block_size",
         "cached",
         "claims",
         "deadline",
@@ -80,6 +85,7 @@ class Sequence:
         "hash_ranges",
         "id",
         "index",
+        "joined_with",
         "limit",
         "lost",
         "max_tokens",
@@ -118,14 +124,16 @@ class Sequence:
         self.max_tokens = max_tokens
         self.priority = priority
         self.tenant = tenant
-        self.deadline = deadline
-        self.predicted_len = predicted_len
+        self.deadline = deadline  # s; when the first token is due by the SLO
+        self.predicted_len = predicted_len  # tokens of the answer, by a predictor that may be wrong
         self.hash_ranges: list[HashRange] = hash_ranges or []  # hash of every block known so far
         self.hash_private_from = hash_private_from  # block index from which nobody else has these hashes
         self.limit = max_tokens  # outputs at which it stops by length; the scheduler caps it by max_model_len
         self.enqueued = 0  # place in the queue of a FCFS scheduler
         self.order = 0  # place in `running`: the how-manieth admission it was
         self.num_preemptions = 0
+        self.block_size = 1  # of the memory it lives in; the scheduler says
+        self.joined_with = 0  # tokens that were cached when it began to run
         self.state = "waiting"  # waiting | fetching | running | finished
         self.group: DecodeGroup | None = None
         self.offset = 0
@@ -156,6 +164,11 @@ class Sequence:
     def num_tokens(self) -> int:
         """Prompt and output tokens."""
         return self.num_prompt + self.num_output
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that it holds, shared ones included."""
+        return -(-self.num_computed // self.block_size)
 
     @property
     def is_decode(self) -> bool:

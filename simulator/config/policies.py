@@ -94,7 +94,9 @@ def find_policy(
     if axis == "kv.eviction" and is_class:
         if lacks := [name for name in ("release", "hit", "evict") if not hasattr(policy, name)]:
             raise ConfigError(f"{axis}: class {file.name} in {file.path} has no {', no '.join(lacks)}")
-    elif axis != "scheduler.batching" and (is_class or not callable(policy)):
+    elif axis == "scheduler.order" and is_class and not hasattr(policy, "key"):
+        raise ConfigError(f"{axis}: class {file.name} in {file.path} has no key(seq, ctx)")
+    elif axis == "scheduler.victim" and (is_class or not callable(policy)):
         of = "(block, ctx)" if axis == "kv.eviction" else "(seq, ctx)"
         raise ConfigError(f"{axis}: {file.name} in {file.path} is not a function of {of}")
     return cast("Policy", policy)

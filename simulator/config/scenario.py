@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -22,6 +23,8 @@ from pydantic import (
 
 from simulator.config.checking import change_keys, validate
 from simulator.config.plain_yaml import dump_yaml
+from simulator.errors import suggest
+from simulator.workload.predictor import MAX_SIGMA
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]  # strict: true and "1" are no numbers
 Whole = Annotated[int, Field(strict=True)]
@@ -31,6 +34,7 @@ Fraction = Annotated[Number, Field(ge=0, lt=1)]
 PositiveFraction = Annotated[Number, Field(gt=0, le=1)]
 NonNegativeInt = Annotated[Whole, Field(ge=0)]
 Count = Annotated[Whole, Field(ge=1, le=10**9)]
+SLO_KEYS = ("ttft_ms", "tpot_ms", "e2el_ms")
 
 
 class Section(BaseModel):
@@ -97,9 +101,12 @@ class SchedulerSection(Section):
     batching: str = Field(
         "chunked", description="static | continuous | prefill_first | chunked | file.py:Class"
     )
-    order: str = Field("fcfs", description="fcfs | priority | file.py:function")
+    order: str = Field("fcfs", description="see `servetwin list policies`; or file.py:name")
     victim: str | None = Field(
-        None, description="last_admitted | first_admitted | least_important | file.py:name; null = vLLM's"
+        None, description="see `servetwin list policies`; or file.py:name; null = vLLM's"
+    )
+    admission: list[str | dict[str, Any]] = Field(
+        [], description="rules in order, e.g. [reserve_output, {queue_limit: 500}]"
     )
     preemption: Literal["recompute", "swap", "auto"] = Field(
         "recompute", description="recompute | swap | auto; what becomes of a victim's KV; swap needs kv.tiers"
@@ -138,6 +145,26 @@ class CancelSection(Section):
     after_s: NonNegative
 
 
+class PredictedLenSection(Section):
+    sigma: Annotated[Number, Field(ge=0, le=MAX_SIGMA)]
+
+
+class TenantSection(Section):
+    name: Annotated[str, Field(min_length=1)]
+    share: NonNegative | None = None  # null: an equal part
+    weight: Annotated[Number, Field(ge=1e-6, le=1e6)] = 1.0  # service is divided by it
+    priority: Annotated[Whole, Field(ge=-(2**31), lt=2**31)] | None = None  # null: the trace's, else 0
+    slo: dict[str, Positive | None] | None = None  # those named replace the scenario's; a null lifts it
+
+    @field_validator("slo", mode="before")
+    @classmethod
+    def _known_limits(cls, value: object) -> object:
+        for key in value if isinstance(value, dict) else ():
+            if key not in SLO_KEYS:
+                raise ValueError(f"unknown key {key!r:.80}{suggest(key, SLO_KEYS)}")
+        return value
+
+
 class LatencySection(Section):
     kind: Literal["profile", "roofline", "linear"] = "profile"
     profile: str | None = Field(None, description="path; null = shipped for gpu + model, else the roofline")
@@ -155,7 +182,9 @@ class LatencySection(Section):
 class WorkloadSection(Section):
     trace: str | None = Field(None, description="file; else arrivals and lengths are drawn")
     format: str = "auto"
-    columns: dict[str, str] | None = Field(None, description="{arrival: ts, prompt: in_tok, output: out_tok}")
+    columns: dict[str, str] | None = Field(
+        None, description="{arrival: ts, prompt: in_tok, output: out_tok, tenant: user}"
+    )
     time_unit: Literal["s", "ms", "us", "ns"] | None = Field(None, description="never guessed")
     start_s: NonNegative = 0
     duration_s: Positive | None = None
@@ -176,13 +205,28 @@ class WorkloadSection(Section):
     pre_delay_s: NonNegative | dict[str, Any] | None = Field(
         None, description="{lognormal: {mean: 0.2, sigma: 0.5}}: before the server, in E2E and not in TTFT"
     )
+    tenants: Annotated[list[TenantSection], Field(min_length=1)] | None = Field(
+        None,
+        description="[{name: a, share: 0.7, weight: 1, priority: 0, slo: {ttft_ms: 200}}, {name: b, ..}]",
+    )
     cancel: CancelSection | None = Field(None, description="{fraction: 0.05, after_s: 10}")
+    predicted_len: PredictedLenSection | None = Field(
+        None, description="{sigma: 0.3}: policies see output x exp(sigma N(0, 1)); null = they see nothing"
+    )
 
     @model_validator(mode="after")
     def _one_limit_on_concurrency(self) -> WorkloadSection:
         if self.max_concurrency is not None and self.arrivals.get("kind") == "closed_loop":
             raise ValueError("max_concurrency: the clients of arrivals.kind: closed_loop bound it already")
         return self
+
+    @field_validator("tenants")
+    @classmethod
+    def _names_differ(cls, value: list[TenantSection] | None) -> list[TenantSection] | None:
+        for name, times in Counter(tenant.name for tenant in value or ()).items():
+            if times > 1:
+                raise ValueError(f"each name must appear once, got {name!r:.80} {times} times")
+        return value
 
     @field_validator("arrivals", "lengths")
     @classmethod

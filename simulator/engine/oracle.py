@@ -39,6 +39,10 @@ class SimulatedExecutor:
         assert self._links is not None, "blocks move only between tiers"
         return self._links.move(moves, now)
 
+    def remaining(self, seq: Sequence) -> int:
+        """Return how many tokens a sequence will really still get."""
+        return min(self._truth[seq], seq.limit) - seq.num_output
+
     def execute(self, batch: Batch) -> StepResult:
         """Run one forward pass and say which sequences sampled the end of their answer."""
         stopped: list[Sequence] = []

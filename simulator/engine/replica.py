@@ -94,6 +94,8 @@ class Replica:
     def submit(self, seq: Sequence) -> None:
         """Take in a sequence that arrives now."""
         self.scheduler.add(seq, self.env.now)
+        if self.scheduler.shed:
+            self._drop_shed(self.env.now)
         self._rouse()
 
     def abort(self, seq: Sequence, reason: str = "timeout") -> None:
@@ -106,7 +108,8 @@ class Replica:
     def close(self) -> None:
         """Note how far the unfinished came when the clock stops; clients that left before it are gone."""
         self._apply_aborts()
-        for seq in [*self.scheduler.running, *self.scheduler.fetching, *self.scheduler.waiting]:
+        scheduler = self.scheduler
+        for seq in [*scheduler.running, *scheduler.fetching, *scheduler.waiting.members()]:
             self.recorder.discard(seq)
 
     def _run(self) -> Wait:
@@ -120,6 +123,8 @@ class Replica:
             now = self.now
             batch = scheduler.schedule(now)
             start = self._move(batch, now) if batch.moves else now
+            if scheduler.shed:
+                self._drop_shed(now)
             has_news = bool(batch.preempted)
             if self._pending is not None:
                 has_news = True
@@ -224,6 +229,18 @@ class Replica:
                     self.on_done(seq.index)
         if self.on_step is not None:
             self.on_step()
+
+    def _drop_shed(self, now: float) -> None:
+        """Tell the clients of the sequences that an admission rule turned away."""
+        for seq, rule in self.scheduler.shed:
+            if seq in self._aborts:
+                continue  # its client has gone already
+            for observer in self.observers:
+                observer.finished([seq], now)
+            self.recorder.rejected(seq.index, now, f"shed by {rule}")
+            self.executor.forget(seq)
+            self._tell(seq)
+        self.scheduler.shed.clear()
 
     def _tell(self, seq: Sequence) -> None:
         if self.on_done is not None:

@@ -57,6 +57,10 @@ def serve(
     recorder = Recorder(len(requests), scheduler.kv.pool.num_blocks)
     tiers = scheduler.kv.tiers
     executor = SimulatedExecutor(latency, scheduler.decodes, None if tiers is None else Links(tiers))
+    if scheduler.latency is None:
+        scheduler.latency = latency
+    if any(name.endswith("_oracle") for name in scheduler.policy_names()):
+        scheduler.ctx.open_oracle(executor.remaining)
     replica = Replica(
         env,
         scheduler,

@@ -28,6 +28,7 @@ HELD_BY: dict[str, str] = {
     "seats": "all {} seats (max_num_seqs) were taken",
     "budget": "the step's token budget (max_num_batched_tokens) had no room for the first in the queue",
     "blocks": "the first in the queue did not fit into the free KV blocks",
+    "rule": "an admission rule made the first in the queue wait",
     "collecting": "the policy was collecting a batch",
     "batch": "a batch that takes nobody in was under way",
 }

@@ -164,6 +164,10 @@ class BlockManager:
         """Publish the blocks that a fetch has filled, as far as others may know their hashes."""
         self._register(seq, min(seq.num_computed // self.block_size, seq.hash_private_from))
 
+    def shared_blocks(self, seq: Sequence) -> int:
+        """Count the blocks of a sequence that others hold too."""
+        return sum(len(run) for run in held_runs(seq) if run.refs > 1) if seq.runs else 0
+
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let a new sequence share all blocks of its parent; a partly filled one is copied on write.
 

@@ -5,15 +5,54 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from simulator.batch import Batch
+from simulator.errors import ConfigError
 from simulator.kv.block_manager import Hit
 from simulator.request import Sequence
+from simulator.schedulers.admission import ADMIT, SHED, WAIT, Verdict
 from simulator.schedulers.fetching import begin_fetch, find_fetch
 
 if TYPE_CHECKING:
     from simulator.schedulers.base import Scheduler
 
-Hold = Literal["", "seats", "budget", "blocks", "collecting", "batch"]
-"""What keeps the head of the queue waiting: seats, tokens or blocks are short, or the policy bides time."""
+Hold = Literal["", "seats", "budget", "blocks", "rule", "collecting", "batch"]
+"""What keeps the head of the queue waiting: seats, tokens or blocks are short, a rule forbids it, or the
+policy bides its time."""
+
+
+def asked_on_arrival(scheduler: Scheduler, seq: Sequence) -> bool:
+    """Let the admission rules turn an arrival away; say whether it may enter the queue."""
+    scheduler.ctx.arriving = True
+    verdict = _ask(scheduler, seq)
+    scheduler.ctx.arriving = False
+    if verdict == SHED:
+        seq.state = "finished"
+    return verdict != SHED
+
+
+def asked_as_head(scheduler: Scheduler, seq: Sequence) -> Verdict:
+    """Ask the admission rules about the first in the queue; what they turn away has left it."""
+    if seq.num_preemptions:
+        return ADMIT
+    verdict = _ask(scheduler, seq)
+    if verdict == SHED:
+        scheduler.remove(seq)
+    return verdict
+
+
+def _ask(scheduler: Scheduler, seq: Sequence) -> Verdict:
+    """Return the first verdict that is not ADMIT, and note who turned a sequence away."""
+    for rule in scheduler.admission:
+        name = getattr(rule, "__name__", type(rule).__name__)
+        verdict = rule(seq, scheduler.ctx)
+        if verdict not in (ADMIT, WAIT, SHED):
+            raise ConfigError(
+                f"scheduler.admission: {name} returned {verdict!r:.80}, not ADMIT, WAIT or SHED"
+            )
+        if verdict == SHED:
+            scheduler.shed.append((seq, name))
+        if verdict != ADMIT and not (verdict == WAIT and scheduler.ctx.arriving):
+            return verdict
+    return ADMIT
 
 
 def admit_head(scheduler: Scheduler, batch: Batch, whole: bool) -> Hold:
@@ -24,6 +63,8 @@ def admit_head(scheduler: Scheduler, batch: Batch, whole: bool) -> Hold:
         return "budget"
     kv, seq = scheduler.kv, scheduler.waiting.head()
     assert seq is not None, "the queue counts what waits"
+    if scheduler.admission and (verdict := asked_as_head(scheduler, seq)) != ADMIT:
+        return "rule" if verdict == WAIT else ""
     hit = kv.lookup(seq)
     if kv.tiers is not None:
         held_by = _admit_fetched(scheduler, batch, seq, hit)

@@ -7,21 +7,25 @@ knows a clock, randomness, I/O, torch or simpy, so the same object drives the si
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from collections.abc import Sequence as Many
 
 from simulator.batch import Batch, DecodeGroup, Move, StepResult
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel
 from simulator.request import Sequence
-from simulator.schedulers.admitting import Hold, admit_head
+from simulator.schedulers.admission import Admission
+from simulator.schedulers.admitting import Hold, admit_head, asked_on_arrival
 from simulator.schedulers.checks import check
 from simulator.schedulers.context import Context
 from simulator.schedulers.fetching import cancel_fetch, find_fetch, finish_fetch
 from simulator.schedulers.listed import blocks_suffice, take_listed
 from simulator.schedulers.orders import Order, fcfs, priority
-from simulator.schedulers.preempting import Preemption, give_claims_back, give_up
+from simulator.schedulers.preempting import VAIN_PREEMPTIONS, Preemption, give_claims_back, give_up
 from simulator.schedulers.preemption import Victim, last_admitted, least_important
 from simulator.schedulers.queue import WaitingQueue
+from simulator.schedulers.service import charge
 
 
 class Scheduler:
@@ -29,9 +33,10 @@ class Scheduler:
 
     `max_num_seqs` bounds the running sequences and `max_num_batched_tokens` the tokens of a step, as in
     vLLM. `victim` says who is preempted when blocks run out; None takes vLLM's rule for the order, and
-    `preemption` what becomes of its blocks. `latency` prices what a policy asks the price of, `weights` are
-    the tenants' shares (1 where none is given). A policy with a collect rule starts when `min_batch`
-    sequences wait or the oldest has waited `max_wait` seconds.
+    `preemption` what becomes of its blocks. `admission` are rules that may make the first in the queue wait
+    or turn it away. `latency` prices what a policy asks the price of, `weights` are the tenants' shares (1
+    where none is given). A policy with a collect rule starts when `min_batch` sequences wait or the oldest
+    has waited `max_wait` seconds.
     """
 
     keeps_finished = False
@@ -46,6 +51,7 @@ class Scheduler:
         preemption: Preemption = "recompute",
         latency: LatencyModel | None = None,
         weights: Mapping[str, float] | None = None,
+        admission: Many[Admission] = (),
         max_num_seqs: int = 256,
         max_num_batched_tokens: int = 2048,
         max_model_len: int = 16384,
@@ -69,6 +75,7 @@ class Scheduler:
         self.preemption = preemption
         self.latency = latency
         self.weights = dict(weights or {})
+        self.admission = tuple(copy.deepcopy(rule) for rule in admission)  # some keep state
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
@@ -93,7 +100,11 @@ class Scheduler:
             ""  # why the last step left somebody waiting, for whoever tells a request's story
         )
         self.num_oversized = 0  # prompts longer than the token budget, run whole in a step of their own
+        self.shed: list[tuple[Sequence, str]] = []  # turned away, by which rule; the engine empties it
+        self.num_vain = 0  # preemptions since the last token was sampled
+        self.num_livelocks = 0  # times that `is_stuck` began to hold
         self._num_admissions = 0
+        self.past_service: dict[str, int] = {}  # tokens computed for sequences that run no longer, by tenant
 
     # What an engine calls.
 
@@ -105,8 +116,10 @@ class Scheduler:
         """Enqueue a new sequence."""
         self.ctx.now = now
         seq.limit = max(1, min(seq.max_tokens, self.max_model_len - seq.num_prompt))
+        seq.block_size = self.kv.block_size
         self.has_news = True
-        self.waiting.push(seq)
+        if not self.admission or asked_on_arrival(self, seq):
+            self.waiting.push(seq)
 
     def arrived(self, seq: Sequence, now: float) -> None:
         """Learn that the blocks of a sequence that was being fetched are all on the GPU."""
@@ -154,6 +167,11 @@ class Scheduler:
         if seq.claims:
             give_claims_back(self, seq)
 
+    def policy_names(self) -> list[str]:
+        """Return the names of order, victim rule and admission rules, as their authors wrote them."""
+        policies = (self.waiting.order, self.victim, *self.admission)
+        return [getattr(policy, "__name__", type(policy).__name__) for policy in policies]
+
     def check(self) -> None:
         """Raise AssertionError unless blocks, references and aggregates add up."""
         check(self)
@@ -166,6 +184,8 @@ class Scheduler:
         self.wake_at = None
         self.has_news = False
         self.held_by = ""
+        if self.waiting.is_asked:
+            self.waiting.refresh()
         threshold = self.long_prefill_token_threshold
         if threshold and len(self.running) + len(self.waiting) + len(self.fetching) <= 1:
             threshold = 0
@@ -233,6 +253,9 @@ class Scheduler:
         With `whole`, prompts are never cut: one that exceeds what is left of the budget ends the loop, one
         that exceeds the whole budget runs alone in its step.
         """
+        if self.num_vain and self.is_stuck:
+            self.held_by = "blocks"
+            return
         while self.waiting.size:
             self.held_by = admit_head(self, batch, whole)
             if self.held_by:
@@ -250,7 +273,7 @@ class Scheduler:
         self._num_admissions += 1
         seq.order = self._num_admissions
         seq.state = "running"
-        seq._computed = num_cached
+        seq._computed = seq.joined_with = num_cached
         self.running[seq] = None
         self.prefills[seq] = None
 
@@ -291,7 +314,7 @@ class Scheduler:
 
     def choose_victim(self) -> Sequence:
         """Return the running sequence that the victim rule gives up first."""
-        if self.victim is last_admitted:
+        if self.victim is last_admitted or self.is_stuck:
             return next(reversed(self.running))
         return max(self.running, key=lambda seq: self.victim(seq, self.ctx))
 
@@ -299,10 +322,22 @@ class Scheduler:
         """Take a running sequence's blocks away; `num_scheduled` tokens of it were allocated in this step."""
         give_up(self, seq, batch, num_scheduled)
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether order and victim rule undo each other: so many preemptions without a token in between.
+
+        Then nobody is admitted and the one admitted last is preempted, so that the first one gets on.
+        """
+        return self.num_vain >= VAIN_PREEMPTIONS and bool(self.running)
+
     def commit(self, batch: Batch) -> Batch:
         """Count the scheduled tokens as computed (3.24); every `schedule` ends with it."""
         group = self.decodes
         ending: list[Sequence] = []
+        if batch.num_sampled:
+            self.num_vain = 0
+        if self.waiting.served is not None:
+            charge(self, batch)
         if batch.num_decodes:
             group.steps += 1
             if group.limits[0][0] <= group.steps:
@@ -336,6 +371,7 @@ class Scheduler:
         else:
             self.prefills.pop(seq, None)
         del self.running[seq]
+        self.past_service[seq.tenant] = self.past_service.get(seq.tenant, 0) + seq._computed - seq.joined_with
 
     def release(self, seq: Sequence, num_scheduled: int) -> None:
         """Free the blocks of a running sequence, which then neither runs nor waits."""

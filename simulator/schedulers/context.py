@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from simulator.errors import SimulatorError
 from simulator.latency.base import Features
 from simulator.request import Sequence
+from simulator.schedulers.service import service
 
 if TYPE_CHECKING:
     from simulator.schedulers.base import Scheduler
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
 class Context:
     """A read-only view of the scheduler's state, passed to every policy function."""
 
-    __slots__ = ("_scheduler", "now")
+    __slots__ = ("_scheduler", "_truth", "arriving", "now")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        self._truth: Callable[[Sequence], int] | None = None
         self.now = 0.0  # seconds since the run's start, at the current call of schedule or add
+        self.arriving = False  # whether an admission rule is asked about an arrival, not about the head
 
     @property
     def free_blocks(self) -> int:
@@ -32,18 +35,35 @@ class Context:
 
     @property
     def waiting(self) -> Iterable[Sequence]:
-        """Waiting sequences in the order of the queue."""
-        return self._scheduler.waiting
+        """Waiting sequences, in no particular order."""
+        return self._scheduler.waiting.members()
+
+    @property
+    def num_waiting(self) -> int:
+        return self._scheduler.waiting.size
 
     @property
     def running(self) -> Iterable[Sequence]:
-        """Running sequences in the order of admission."""
-        return self._scheduler.running
+        """Running sequences in the order of admission, then those whose blocks are being fetched."""
+        scheduler = self._scheduler
+        return [*scheduler.running, *scheduler.fetching] if scheduler.fetching else scheduler.running
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold this many tokens."""
+        return self._scheduler.kv.blocks_for(num_tokens)
 
     def cached_tokens(self, seq: Sequence) -> int:
         """Tokens of a waiting sequence that the prefix cache holds now."""
         kv = self._scheduler.kv
         return kv.lookup(seq).num_blocks * kv.block_size
+
+    def shared_tokens(self, seq: Sequence) -> int:
+        """Tokens of a running sequence in blocks that others hold too: losing it does not free them."""
+        return self._scheduler.kv.shared_blocks(seq) * self._scheduler.kv.block_size
+
+    def service(self, tenant: str) -> int:
+        """Tokens computed for a tenant so far, prompt and output."""
+        return service(self._scheduler, tenant)
 
     def weight(self, tenant: str) -> float:
         """A tenant's share beside the others', 1 unless given."""
@@ -58,3 +78,33 @@ class Context:
         if latency is None:
             raise SimulatorError("this policy asks for ctx.step_time, but the scheduler has no latency model")
         return latency.step_time(step)
+
+    def oracle_remaining(self, seq: Sequence) -> int:
+        """The output tokens that a sequence will really still get: the side door of oracles.
+
+        SimulatorError unless a simulation opened it, which it does for policies whose name ends in `_oracle`.
+        """
+        if self._truth is None:
+            raise SimulatorError(
+                "ctx.oracle_remaining: only a policy named ..._oracle may ask, and only in simulation"
+            )
+        return self._truth(seq)
+
+    def open_oracle(self, truth: Callable[[Sequence], int]) -> None:
+        """Let policies ask for the truth; for the engine, never for a policy."""
+        self._truth = truth
+
+
+class Watched:
+    """A context that notes whether its reader looked at anything that changes while a sequence waits."""
+
+    __slots__ = ("_ctx", "was_read")
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self.was_read = False
+
+    def __getattr__(self, name: str) -> Any:  # whatever a context has
+        if name not in ("num_blocks", "blocks_for", "weight", "oracle_remaining"):
+            self.was_read = True
+        return getattr(self._ctx, name)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Preemption = Literal["recompute", "swap", "auto"]
 """Whether a victim's tokens are computed again or its blocks copied out and back."""
 
+VAIN_PREEMPTIONS = 64
+"""Preemptions in a row without a token sampled after which order and victim rule are taken to be at odds."""
+
 
 def give_up(scheduler: Scheduler, seq: Sequence, batch: Batch, num_scheduled: int) -> None:
     """Free a running sequence's blocks and put it back into the queue."""
@@ -30,6 +33,8 @@ def give_up(scheduler: Scheduler, seq: Sequence, batch: Batch, num_scheduled: in
     seq.cached = None
     seq._computed = 0
     seq.num_preemptions += 1
+    scheduler.num_vain += 1
+    scheduler.num_livelocks += scheduler.num_vain == VAIN_PREEMPTIONS
     scheduler.waiting.push_preempted(seq)
     batch.preempted = [*batch.preempted, seq]
 

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import copy
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from simulator.errors import ConfigError
 from simulator.request import Sequence
-from simulator.schedulers.context import Context
-from simulator.schedulers.orders import Order
+from simulator.schedulers.context import Context, Watched
+from simulator.schedulers.orders import Key, Order
 
 
 class WaitingQueue:
-    """Waiting sequences in the order of a key that is fixed when they enter.
+    """Waiting sequences in the order of a key.
 
     Enqueue numbers break ties; a preempted sequence gets one below all others (rule 4.2: of several
-    victims of one step the last is first, which restores the order of admission).
+    victims of one step the last is first, which restores the order of admission). Keys stand in a heap until
+    the order looks at what changes while a sequence waits; from then on (`is_asked`) they are asked for anew.
     """
 
     def __init__(self, order: Order, ctx: Context) -> None:
+        order = order() if isinstance(order, type) else order if callable(order) else copy.deepcopy(order)
         self.order = order
+        self.served = getattr(order, "served", None)  # told what each sequence is served, where it charges
+        self._joined = getattr(order, "joined", None)  # told of arrivals before they are in the queue
+        self._key: Callable[[Sequence, Any], Key] = order if callable(order) else order.key
         self._ctx = ctx
-        self._heap: list[tuple[Any, int, Sequence]] = []
+        self._watched = Watched(ctx)
+        self.is_asked = self.served is not None
+        self._heap: list[tuple[Any, int, Sequence]] = []  # unless keys are asked for anew
+        self._asked: dict[Sequence, None] = {}  # if they are
+        self._first: Sequence | None = None  # of these, the first, if it is known
         self._by_age: deque[Sequence] = deque()
         self.size = 0  # how many wait
         self._back = 0
@@ -33,12 +44,19 @@ class WaitingQueue:
 
     def __iter__(self) -> Iterator[Sequence]:
         """Yield the waiting sequences in order."""
-        live = [entry for entry in self._heap if _is_live(entry)]
-        return (seq for _, _, seq in sorted(live, key=lambda entry: entry[:2]))
+        if self.is_asked:
+            return iter(sorted(self._asked, key=lambda seq: (self._ask(seq), seq.enqueued)))
+        return (seq for _, _, seq in sorted(self._live(), key=lambda entry: entry[:2]))
+
+    def members(self) -> Iterator[Sequence]:
+        """Yield the waiting sequences in no particular order."""
+        return iter(self._asked) if self.is_asked else (entry[2] for entry in self._live())
 
     def push(self, seq: Sequence) -> None:
         """Enqueue a new arrival."""
         self.oldest()  # lets go of those that have left
+        if self._joined is not None:
+            self._joined(seq, self._ctx)
         self._back += 1
         self._by_age.append(seq)
         self._insert(seq, self._back)
@@ -49,14 +67,16 @@ class WaitingQueue:
         self._by_age.appendleft(seq)
         self._insert(seq, self._front)
 
-    def _insert(self, seq: Sequence, number: int) -> None:
-        seq.enqueued = number
-        seq.state = "waiting"
-        self.size += 1
-        heapq.heappush(self._heap, (self.order(seq, self._ctx), number, seq))
+    def refresh(self) -> None:
+        """Ask for the keys again before the next look at the head, where the order wants that."""
+        self._first = None
 
     def head(self) -> Sequence | None:
         """Return the first sequence without removing it."""
+        if self.is_asked:
+            if self._first is None and self._asked:
+                self._first = self._smallest()
+            return self._first
         heap = self._heap
         while heap:
             _, number, seq = heap[0]
@@ -74,17 +94,71 @@ class WaitingQueue:
 
     def pop(self) -> Sequence:
         """Remove and return the first sequence."""
-        while True:
-            _, number, seq = heapq.heappop(self._heap)
-            if seq.state == "waiting" and seq.enqueued == number:
-                self.size -= 1
-                return seq
+        seq = self.head()
+        assert seq is not None, "pop from an empty queue"
+        self.size -= 1
+        if self.is_asked:
+            del self._asked[seq]
+            self._first = None
+        else:
+            heapq.heappop(self._heap)
+        return seq
 
     def remove(self, seq: Sequence) -> None:
         """Drop a sequence from anywhere in the queue."""
         seq.state = "finished"
         self.size -= 1
+        if self.is_asked:
+            del self._asked[seq]
+            self._first = None
+
+    def _insert(self, seq: Sequence, number: int) -> None:
+        seq.enqueued = number
+        seq.state = "waiting"
+        self.size += 1
+        if self.is_asked:
+            self._asked[seq] = None
+            self._first = None
+            return
+        key = self._key(seq, self._watched)
+        if self._watched.was_read:
+            self.is_asked = True
+            self._asked = dict.fromkeys(waiting for _, _, waiting in sorted(self._live(), key=_number))
+            self._asked[seq] = None
+            return
+        if key != key:
+            raise self._no_place(seq)
+        try:
+            heapq.heappush(self._heap, (key, number, seq))
+        except TypeError as error:
+            raise self._no_place(seq) from error
+
+    def _smallest(self) -> Sequence:
+        try:
+            return min(self._asked, key=lambda seq: (self._ask(seq), seq.enqueued))
+        except TypeError as error:
+            keys = {type(self._ask(seq)).__name__: seq for seq in self._asked}
+            if len(keys) < 2:
+                raise
+            raise self._no_place(next(reversed(keys.values()))) from error
+
+    def _ask(self, seq: Sequence) -> Key:
+        key = self._key(seq, self._ctx)
+        if key != key:
+            raise self._no_place(seq)
+        return key
+
+    def _no_place(self, seq: Sequence) -> ConfigError:
+        name = getattr(self.order, "__name__", type(self.order).__name__)
+        keys = [(each.id, self._key(each, self._ctx)) for each in (seq, *self.members())][:2]
+        told = " and ".join(f"{key!r:.80} for {id!r}" for id, key in keys)
+        return ConfigError(f"scheduler.order: {name} gives keys that have no order: {told}")
+
+    def _live(self) -> Iterator[tuple[Any, int, Sequence]]:
+        return (
+            entry for entry in self._heap if entry[2].state == "waiting" and entry[2].enqueued == entry[1]
+        )
 
 
-def _is_live(entry: tuple[Any, int, Sequence]) -> bool:
-    return entry[2].state == "waiting" and entry[2].enqueued == entry[1]
+def _number(entry: tuple[Any, int, Sequence]) -> int:
+    return entry[1]

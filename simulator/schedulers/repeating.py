@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulator.batch import Batch
+from simulator.schedulers.service import charge
 
 if TYPE_CHECKING:
     from simulator.schedulers.base import Scheduler
@@ -22,6 +23,8 @@ def unchanged_steps(scheduler: Scheduler, batch: Batch, limit: float) -> int:
     free = kv.pool.num_steady
     if scheduler.has_news or batch.preempted or batch.postponed or batch.ending or group.num_publishers:
         return 0
+    if scheduler.waiting.size and (scheduler.waiting.is_asked or scheduler.admission):
+        return 0  # who is next may change with time and service
     if batch.chunks:
         chunk = batch.chunks[-1]
         seq, n = chunk.seq, chunk.num_tokens
@@ -48,6 +51,8 @@ def advance(scheduler: Scheduler, batch: Batch, k: int) -> list[int]:
     """Repeat the last batch k times; return how many blocks each repetition takes."""
     group, kv = scheduler.decodes, scheduler.kv
     opened = group.openings(k)
+    if scheduler.waiting.served is not None:
+        charge(scheduler, batch, k)
     if batch.num_decodes:
         group.steps += k
     for chunk in batch.chunks:

@@ -9,6 +9,8 @@ as many a step as the token budget takes. Left out: padding of prompts to the lo
 from __future__ import annotations
 
 from simulator.batch import Batch
+from simulator.schedulers.admission import SHED, WAIT
+from simulator.schedulers.admitting import asked_as_head
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.fetching import begin_fetch, find_fetch
 from simulator.schedulers.repeating import unchanged_steps
@@ -51,6 +53,12 @@ class Static(Scheduler):
         """Seat sequences from the head of the queue while the memory they may come to need is there."""
         reserved = 0
         while (seq := self.waiting.head()) is not None:
+            verdict = asked_as_head(self, seq)
+            if verdict == WAIT:
+                self.held_by = "rule"
+                return
+            if verdict == SHED:
+                continue
             reserved += self.kv.blocks_for(seq.num_prompt + seq.limit)
             if len(self.running) + len(self.fetching) == self.max_num_seqs:
                 self.held_by = "seats"
