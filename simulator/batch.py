@@ -40,6 +40,16 @@ class Move(NamedTuple):
     direction: Literal["in", "out"]
 
 
+class Stall(NamedTuple):
+    """Seconds by which copies out held a step's forward pass back: of swapped and of evicted blocks."""
+
+    swap: float
+    offload: float
+
+
+NO_STALL = Stall(0.0, 0.0)
+
+
 class DecodeGroup:
     """The running sequences that decode one token a step, as aggregates.
 
@@ -200,7 +210,7 @@ class Batch:
         self.moves: Many[
             Move
         ] = ()  # transfers that this step begins, in the order in which they were decided
-        self.stall = 0.0  # seconds that copies out held its forward pass back; the engine says so
+        self.stall = NO_STALL  # the engine says
         self.num_padding = 0  # finished sequences that a static batch still computes
         self.num_decodes = 0  # padding included
         self.decode_kv = self.padding_kv_max = 0

@@ -129,3 +129,42 @@ OUTSIDE = st.fixed_dictionaries(
     }
 )
 """Keywords of `serve`."""
+
+
+def prefix(family: int, num_blocks: int = 4) -> tuple[tuple[int, int], ...]:
+    """Return the hashes of a prompt's shared blocks."""
+    return ((family, family + num_blocks),)
+
+
+Line = tuple[float, float, float, dict[str, Any]]
+
+
+def told(served: Served, log: list[Decision]) -> list[Line]:
+    """Return each step's decision, start of its forward pass, end, and what it did; counts left out."""
+    table = served.recorder.step_table()
+    kept = ("chunks", "decodes", "preempted", "moves", "finished")
+    return [
+        (
+            line["t"],
+            line["t"] + float(table.stall[i]),
+            float(table.end[i]),
+            {key: line[key] for key in kept if line.get(key)},  # type: ignore[literal-required]
+        )
+        for i, line in enumerate(log)
+    ]
+
+
+def lost(served: Served, block_size: int = BLOCK) -> dict[str, object]:
+    """Return what preemption and tiers cost, without what is zero."""
+    summary = served.recorder.transfers.summary(served.recorder.step_table(), block_size)
+    return {name: value for name, value in summary.items() if value}
+
+
+def assert_empty(served: Served) -> None:
+    """Nothing is held: no GPU block, no room in a tier, no sequence anywhere."""
+    scheduler = served.scheduler
+    assert scheduler.kv.num_used == 0
+    assert [*scheduler.running, *scheduler.fetching, *scheduler.waiting] == []
+    for memory in [] if scheduler.kv.tiers is None else scheduler.kv.tiers.memories:
+        assert not memory.claimed
+        assert memory.num_reserved == 0

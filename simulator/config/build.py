@@ -16,11 +16,11 @@ from simulator.config.admission import build_rules
 from simulator.config.policies import Policy, PolicyFile, find_policy, policy_files
 from simulator.config.scenario import Scenario, SchedulerSection, SessionsSection, WorkloadSection
 from simulator.config.tenants import tenant_weights, tenants_of
+from simulator.config.tiers import build_tiers
 from simulator.engine.clients import ClientPlan
 from simulator.errors import ConfigError, suggest
 from simulator.kv.block_manager import BlockManager
-from simulator.kv.size import GIB, KvSize, kv_size
-from simulator.kv.tiers import Tier, Tiers
+from simulator.kv.size import KvSize, kv_size
 from simulator.latency.base import LatencyModel
 from simulator.latency.estimate import estimate
 from simulator.latency.linear import LinearModel
@@ -269,8 +269,12 @@ def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) ->
         scenario.kv.block_size,
         enable_prefix_caching=scenario.kv.enable_prefix_caching,
         watermark_blocks=int(keys.watermark * size.num_gpu_blocks),
-        tiers=build_tiers(scenario, size),
+        tiers=build_tiers(scenario.kv.tiers, size.block_bytes),
     )
+    if keys.preemption != "recompute" and not scenario.kv.tiers:
+        raise ConfigError(
+            f"scheduler.preemption: {keys.preemption} needs a memory tier to swap to (kv.tiers)"
+        )
     min_batch, max_wait_ms = _collect_rule(keys)
     return batching(
         kv,
@@ -291,32 +295,6 @@ def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) ->
         min_batch=min_batch,
         max_wait=max_wait_ms / 1e3,
     )
-
-
-def build_tiers(scenario: Scenario, size: KvSize) -> Tiers | None:
-    """Return the memory tiers below the GPU, None if there are none; ConfigError for one too small."""
-    preemption = scenario.scheduler.preemption
-    if preemption != "recompute" and not scenario.kv.tiers:
-        raise ConfigError(f"scheduler.preemption: {preemption} needs a memory tier to swap to (kv.tiers)")
-    tiers = []
-    for i, keys in enumerate(scenario.kv.tiers):
-        num_blocks = int(keys.capacity_gib * GIB) // size.block_bytes
-        if num_blocks < 1:
-            raise ConfigError(
-                f"kv.tiers.{i}.capacity_gib: {keys.capacity_gib:g} GiB hold no KV block of "
-                f"{size.block_bytes:,} bytes"
-            )
-        tiers.append(
-            Tier(
-                keys.name,
-                num_blocks,
-                size.block_bytes,
-                bandwidth=keys.bandwidth_gb_s * 1e9,
-                latency=keys.latency_us / 1e6,
-                offload=keys.offload,
-            )
-        )
-    return Tiers(tiers) if tiers else None
 
 
 def _collect_rule(keys: SchedulerSection) -> tuple[int, float]:

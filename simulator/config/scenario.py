@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -22,23 +19,24 @@ from pydantic import (
 )
 
 from simulator.config.checking import change_keys, validate
+from simulator.config.key_types import (
+    Count,
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    Number,
+    Positive,
+    PositiveFraction,
+    Section,
+    Whole,
+    check_names,
+)
 from simulator.config.plain_yaml import dump_yaml
+from simulator.config.tiers import TierSection
 from simulator.errors import suggest
 from simulator.workload.predictor import MAX_SIGMA
 
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]  # strict: true and "1" are no numbers
-Whole = Annotated[int, Field(strict=True)]
-Positive = Annotated[Number, Field(gt=0)]
-NonNegative = Annotated[Number, Field(ge=0)]
-Fraction = Annotated[Number, Field(ge=0, lt=1)]
-PositiveFraction = Annotated[Number, Field(gt=0, le=1)]
-NonNegativeInt = Annotated[Whole, Field(ge=0)]
-Count = Annotated[Whole, Field(ge=1, le=10**9)]
 SLO_KEYS = ("ttft_ms", "tpot_ms", "e2el_ms")
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
 class ModelSection(Section):
@@ -54,21 +52,6 @@ class HardwareSection(Section):
     price_per_gpu_hour: Positive | None = Field(
         None, description="any currency; gives cost per million tokens"
     )
-
-
-class TierSection(Section):
-    name: Annotated[str, Field(min_length=1, max_length=40)]
-    capacity_gib: Positive
-    bandwidth_gb_s: Positive  # 1e9 bytes/s, in each direction
-    latency_us: NonNegative = 10
-    offload: bool = True
-
-    @field_validator("name")
-    @classmethod
-    def _one_line(cls, value: str) -> str:
-        if not value.isprintable():
-            raise ValueError(f"must be one line of printable characters, got {value!r:.80}")
-        return value
 
 
 class KvSection(Section):
@@ -89,11 +72,8 @@ class KvSection(Section):
 
     @field_validator("tiers")
     @classmethod
-    def _unique_names(cls, value: list[TierSection]) -> list[TierSection]:
-        names = [tier.name for tier in value]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"names must differ, got {name!r} more than once")
+    def _names_differ(cls, value: list[TierSection]) -> list[TierSection]:
+        check_names(tier.name for tier in value)
         return value
 
 
@@ -191,8 +171,8 @@ class WorkloadSection(Section):
     limit: Count | None = None
     rate_scale: Positive = 1.0
     spread_ms: NonNegative = Field(0, description="spread coarse time stamps; Mooncake: 3000")
-    arrivals: dict[str, Any] = {"kind": "profile", "name": "azure-conv"}
-    lengths: dict[str, Any] = {"kind": "table", "name": "azure-conv"}
+    arrivals: dict[str, Any] = Field({"kind": "profile", "name": "azure-conv"})
+    lengths: dict[str, Any] = Field({"kind": "table", "name": "azure-conv"})
     max_concurrency: Count | None = Field(None, description="the client keeps at most so many under way")
     max_tokens: Count | None = Field(
         None, description="what the client asks for; null = the trace's column, else 2048"
@@ -223,9 +203,7 @@ class WorkloadSection(Section):
     @field_validator("tenants")
     @classmethod
     def _names_differ(cls, value: list[TenantSection] | None) -> list[TenantSection] | None:
-        for name, times in Counter(tenant.name for tenant in value or ()).items():
-            if times > 1:
-                raise ValueError(f"each name must appear once, got {name!r:.80} {times} times")
+        check_names(tenant.name for tenant in value or ())
         return value
 
     @field_validator("arrivals", "lengths")
@@ -257,7 +235,7 @@ class RunSection(Section):
         "none", description="none | auto (MSER-5) | 0.1 | {requests: 50}"
     )
     horizon_s: Positive | None = None
-    percentiles: list[Annotated[Number, Field(ge=0, le=100)]] = [50, 90, 95, 99]
+    percentiles: list[Annotated[Number, Field(ge=0, le=100)]] = Field([50, 90, 95, 99])
     percentile_method: Literal["linear", "nearest"] = "linear"
 
     @field_validator("warmup", mode="wrap")

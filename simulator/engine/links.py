@@ -12,17 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from simulator.batch import Move
+from simulator.batch import Move, Stall
 from simulator.kv.tiers import Tiers
 from simulator.request import Sequence
 
 
 class Moved(NamedTuple):
-    """When a batch's transfers are done, s. The stalls are the parts of `start` - now, by what was copied."""
+    """When a batch's transfers are done, s. The parts of the stall add up to `start` - now."""
 
     start: float  # the GPU may overwrite what was copied out
-    swap_stall: float
-    offload_stall: float
+    stall: Stall
     arrivals: dict[Sequence, float]  # when each fetched sequence has all its blocks
 
 
@@ -37,12 +36,15 @@ class Links:
         """Begin a batch's transfers at `now` or as soon as their links are free."""
         every = list(moves)
         start = below = now  # below: when the tiers have passed down what they give up
-        stalls = {True: 0.0, False: 0.0}
+        swap = offload = 0.0
         for move in sorted((each for each in every if each.direction == "out"), key=lambda each: -each.tier):
             end = self._transfer(move, max(now, below))
+            longer = max(end - start, 0.0)
             if move.seq is None:
                 below = end
-            stalls[move.seq is None] += max(end - start, 0.0)
+                offload += longer
+            else:
+                swap += longer
             start = max(start, end)
         arrivals: dict[Sequence, float] = {}
         for move in every:
@@ -50,7 +52,7 @@ class Links:
                 assert move.seq is not None, "blocks are fetched for a sequence"
                 end = self._transfer(move, start)
                 arrivals[move.seq] = max(arrivals.get(move.seq, end), end)
-        return Moved(start, stalls[False], stalls[True], arrivals)
+        return Moved(start, Stall(swap, offload), arrivals)
 
     def _transfer(self, move: Move, earliest: float) -> float:
         link = move.tier, move.direction

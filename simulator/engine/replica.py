@@ -186,8 +186,8 @@ class Replica:
     def _move(self, batch: Batch, now: float) -> float:
         """Begin a batch's transfers; return when its forward pass can begin."""
         moved = self.executor.move(batch.moves, now)
-        batch.stall = moved.start - now
-        self.recorder.moved(batch, moved.swap_stall, moved.offload_stall)
+        if moved.start > now:
+            batch.stall = moved.stall
         for seq, moment in moved.arrivals.items():
             self._num_fetches += 1
             self.env.process(self._fetch(Arrival(moment, self._num_fetches, seq, moment - now)))

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from simulator.config.build import NO_POLICIES, Policies
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
-from simulator.engine.story import DECODE, PREFILL, Span, Story, arriving
+from simulator.engine.story import DECODE, PREFILL, Span, Story, arriving, close
 from simulator.errors import ConfigError, suggest
 from simulator.latency.base import LatencyModel, StepFeatures
 from simulator.metrics.tables import STATUS, StepTable
@@ -102,7 +102,7 @@ def story_of(run: Run, story: Story, request_id: str) -> Explanation:
     if not spans and end > arrival:
         spans = [arriving(arrival, end)]
     if spans:
-        spans[-1].end = end
+        close(spans, end)
     if pre_delay:
         spans.insert(0, Span("before the server", "what its client did first", arrival - pre_delay, arrival))
     return Explanation(

@@ -107,12 +107,10 @@ class Recorder:
         if batch.preempted or batch.postponed:
             for seq in (*batch.preempted, *batch.postponed):
                 self._end_stint(seq)
+        if batch.moves:
+            self.transfers.moved(batch, len(self._ends))
         if not batch.num_tokens:
             self._ends.append(start)
-
-    def moved(self, batch: Batch, swap_stall: float, offload_stall: float) -> None:
-        """Note the transfers of the step being decided, and how long they hold it back (s)."""
-        self.transfers.moved(batch.moves, len(self._ends), swap_stall, offload_stall)
 
     def repeated(self, ends: Many[float], opened: Many[int]) -> None:
         """Note that the last step was repeated: the ends of the repetitions, and the blocks each took."""
@@ -249,9 +247,8 @@ class Recorder:
 
     def step_table(self) -> StepTable:
         """Return the steps that have ended, the repeated ones written out."""
-        table = written_out(self._spans, self._ends, self._opened, self.num_blocks)
-        table.stall = self.transfers.stall(len(table))
-        return table
+        stall = self.transfers.stall(len(self._ends))
+        return written_out(self._spans, self._ends, self._opened, stall, self.num_blocks)
 
     def _in_order(self) -> Ints:
         """Indices of the requests that reached the server, in order of arrival: the rows of the table."""

@@ -73,9 +73,7 @@ class StepTable:
     kv_tokens: Ints  # tokens whose KV lies in blocks of running sequences, shared ones counted per sequence
     num_preempted: Ints  # sequences preempted in this step
     evicted_blocks: Ints  # cached blocks overwritten in this step
-    stall: Floats = field(
-        default_factory=lambda: np.zeros(0)
-    )  # s that it waited until blocks were copied into a tier below the GPU
+    stall: Floats = field(default_factory=lambda: np.zeros(0))  # s that it waited for copies out of the GPU
 
     def __post_init__(self) -> None:
         if not len(self.stall):

@@ -6,11 +6,9 @@ recomputation takes its share of the steps in which it happens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
-from simulator.batch import Chunk, Move
+from simulator.batch import NO_STALL, Batch, Chunk, Stall
 from simulator.metrics.tables import Floats, StepTable
 
 
@@ -22,21 +20,21 @@ class Transfers:
         self.offloaded_blocks = 0
         self.fetched_blocks = 0
         self.fetch_wait = 0.0  # s
-        self._stalls: dict[int, tuple[float, float]] = {}  # step -> by swaps, by offloads (s)
+        self._stalls: dict[int, Stall] = {}
         self._again: dict[int, int] = {}  # step -> tokens that had been computed before
         self._last: tuple[int, int, int, int] | None = None  # step, next position, tokens a step, tokens lost
 
-    def moved(self, moves: Iterable[Move], step: int, swap_stall: float, offload_stall: float) -> None:
-        """Note the transfers that a step begins, and how long it waits for them (s)."""
-        for move in moves:
+    def moved(self, batch: Batch, step: int) -> None:
+        """Note the transfers that a step begins, and how long it waits for them."""
+        for move in batch.moves:
             if move.direction == "in":
                 self.fetched_blocks += move.num_blocks
             elif move.seq is None:
                 self.offloaded_blocks += move.num_blocks
             else:
                 self.swapped_blocks += move.num_blocks
-        if swap_stall or offload_stall:
-            self._stalls[step] = swap_stall, offload_stall
+        if batch.stall is not NO_STALL:
+            self._stalls[step] = batch.stall
 
     def recomputed(self, chunk: Chunk, step: int) -> None:
         """Note a chunk that begins below what its sequence had computed when it was preempted."""
@@ -72,14 +70,17 @@ class Transfers:
         """
         ended = [(step, n) for step, n in self._again.items() if step < len(steps)]
         stalls = [each for step, each in self._stalls.items() if step < len(steps)]
-        duration = steps.end - steps.start - steps.stall
+
+        def again(i: int, n: int) -> float:
+            return float(steps.end[i] - steps.start[i] - steps.stall[i]) * n / int(steps.num_tokens[i])
+
         return {
             "swapped_tokens": self.swapped_blocks * block_size,
             "offloaded_tokens": self.offloaded_blocks * block_size,
             "fetched_tokens": self.fetched_blocks * block_size,
             "recomputed_tokens": sum(n for _, n in ended),
-            "swap_stall_s": sum((swap for swap, _ in stalls), 0.0),
-            "offload_stall_s": sum((offload for _, offload in stalls), 0.0),
+            "swap_stall_s": sum((each.swap for each in stalls), 0.0),
+            "offload_stall_s": sum((each.offload for each in stalls), 0.0),
             "fetch_wait_s": self.fetch_wait,
-            "recompute_s": sum((float(duration[i]) * n / int(steps.num_tokens[i]) for i, n in ended), 0.0),
+            "recompute_s": sum((again(step, n) for step, n in ended), 0.0),
         }

@@ -102,3 +102,18 @@ def _admit_fetched(scheduler: Scheduler, batch: Batch, seq: Sequence, hit: Hit) 
 def _others_run(scheduler: Scheduler) -> bool:
     """Say whether blocks will become free without an admission, so that one may wait."""
     return bool(scheduler.running or scheduler.fetching)
+
+
+def next_exceeds(scheduler: Scheduler, num_tokens: int) -> bool:
+    """Say whether the next prompt, one that runs or else the first in the queue, has more to compute.
+
+    One that is to be fetched first has nothing to compute yet.
+    """
+    for seq in scheduler.prefills:
+        return seq.num_tokens - seq._computed > num_tokens
+    head = scheduler.waiting.head()
+    if head is None or head.num_tokens <= num_tokens:
+        return False
+    hit = scheduler.kv.lookup(head)
+    rest = head.num_tokens - hit.num_blocks * scheduler.kv.block_size
+    return rest > num_tokens and find_fetch(scheduler, head, hit) is None

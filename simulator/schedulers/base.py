@@ -11,19 +11,20 @@ import copy
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 
-from simulator.batch import Batch, DecodeGroup, Move, StepResult
+from simulator.batch import Batch, DecodeGroup, StepResult
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel
 from simulator.request import Sequence
 from simulator.schedulers.admission import Admission
-from simulator.schedulers.admitting import Hold, admit_head, asked_on_arrival
+from simulator.schedulers.admitting import Hold, admit_head, asked_on_arrival, next_exceeds
 from simulator.schedulers.checks import check
 from simulator.schedulers.context import Context
-from simulator.schedulers.fetching import cancel_fetch, find_fetch, finish_fetch
-from simulator.schedulers.listed import blocks_suffice, take_listed
+from simulator.schedulers.fetching import add_evicted, cancel_fetch, finish_fetch
+from simulator.schedulers.listed import decodes_are_first, take_listed
 from simulator.schedulers.orders import Order, fcfs, priority
 from simulator.schedulers.preempting import VAIN_PREEMPTIONS, Preemption, give_claims_back, give_up
 from simulator.schedulers.preemption import Victim, last_admitted, least_important
+from simulator.schedulers.prefills import take_prefills
 from simulator.schedulers.queue import WaitingQueue
 from simulator.schedulers.service import charge
 
@@ -231,21 +232,9 @@ class Scheduler:
     def take_prefills(self, batch: Batch, *, whole: bool = False) -> bool:
         """Schedule a chunk of every prefill, the oldest first; False if one of them gets none.
 
-        With `whole` none is cut: one that exceeds the whole budget runs alone. While blocks are short, the
-        newest is preempted. Prompts that are never cut are left over only if they had to be fetched.
+        With `whole` none is cut; then there are prefills to continue only where a fetch has brought some.
         """
-        for seq in list(self.prefills) if self.prefills else ():
-            n = seq.num_tokens - seq._computed if whole else batch.chunk_size(seq, seq._computed)
-            if batch.budget <= 0 or (n > batch.budget and batch) or seq.state != "running":
-                return False
-            if n > batch.budget:
-                self.count_oversized(seq)
-            while not self.kv.allocate(seq, n):
-                self.preempt(next(reversed(self.prefills)), batch)
-                if seq.state != "running":
-                    return False
-            batch.add_chunk(seq, n, seq._computed)
-        return True
+        return not self.prefills or take_prefills(self, batch, whole)
 
     def admit(self, batch: Batch, *, whole: bool = False) -> None:
         """Admit from the head of the queue until tokens, seats or blocks end it (section 3B).
@@ -294,19 +283,8 @@ class Scheduler:
         return False
 
     def head_needs_a_step(self) -> bool:
-        """Say whether the next prompt has more to compute than the decodes leave of the budget.
-
-        That is one left over, or else the first in the queue, unless it is to be fetched first.
-        """
-        room = self.max_num_batched_tokens - self.decodes.size
-        for seq in self.prefills:
-            return seq.num_tokens - seq._computed > room
-        head = self.waiting.head()
-        if head is None or head.num_tokens <= room:
-            return False
-        hit = self.kv.lookup(head)
-        rest = head.num_tokens - hit.num_blocks * self.kv.block_size
-        return rest > room and find_fetch(self, head, hit) is None
+        """Say whether the next prompt has more to compute than the decodes leave of the budget."""
+        return next_exceeds(self, self.max_num_batched_tokens - self.decodes.size)
 
     def count_oversized(self, seq: Sequence) -> None:
         """Count a prompt that a step computes beyond its budget; once, though it may be computed again."""
@@ -355,8 +333,7 @@ class Scheduler:
         if ending:
             batch.ending = ending
         if self.kv.tiers is not None:
-            evicted = [Move(None, tier, n, "out") for tier, n in self.kv.tiers.take_outgoing()]
-            batch.moves = [*batch.moves, *evicted]
+            add_evicted(self.kv.tiers, batch)
         return batch
 
     def steady_steps(self, batch: Batch, limit: float) -> int:
@@ -380,11 +357,4 @@ class Scheduler:
 
     def _decodes_are_first(self, batch: Batch) -> bool:
         """Say whether serving all decodes before all chunks gives what the order of admission gives."""
-        if self.prefills:
-            newest = reversed(self.running)
-            for _ in self.prefills:
-                if next(newest) not in self.prefills:
-                    return False
-        if self.decodes.size > batch.budget:
-            return False
-        return self.victim is last_admitted or blocks_suffice(self, batch)
+        return decodes_are_first(self, batch)

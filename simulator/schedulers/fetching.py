@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from simulator.batch import Batch, Move
 from simulator.kv.block_manager import Hit
+from simulator.kv.tiers import Tiers
 from simulator.request import Sequence
 from simulator.schedulers.preempting import give_claims_back
 
@@ -40,6 +41,13 @@ def find_fetch(scheduler: Scheduler, seq: Sequence, hit: Hit) -> Fetch | None:
     if known + num_unhashed == hit.num_blocks:
         return None
     return Fetch(hashes, num_unhashed, max(known * kv.block_size, seq.swapped))
+
+
+def add_evicted(tiers: Tiers, batch: Batch) -> None:
+    """Put into the batch the copies of what the GPU has evicted for it: one transfer a tier."""
+    evicted = [Move(None, tier, n, "out") for tier, n in tiers.take_outgoing()]
+    if evicted:
+        batch.moves = [*batch.moves, *evicted]
 
 
 def begin_fetch(scheduler: Scheduler, batch: Batch, seq: Sequence, hit: Hit, fetch: Fetch) -> None:
