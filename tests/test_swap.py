@@ -256,9 +256,37 @@ def test_recomputed_tokens_are_all_that_was_computed_beyond_what_was_needed(
     assert lost(served).get("recomputed_tokens", 0) == int(steps.num_tokens.sum()) - needed
 
 
+def test_tokens_lost_again_and_again_count_each_time_they_are_computed() -> None:
+    """B reaches 16 tokens, then four times 7 (of a step's 8), and at last has A's blocks: 28 + 16."""
+    served, _ = logged(
+        [Request("A", 0.0, 6, 16, 16), Request("B", 0.0, 20, 1, 1)],
+        [],
+        max_num_batched_tokens=8,
+        scheduler_reserve_full_isl=False,
+        **PLAIN,
+    )
+    assert served.recorder.num_preemptions.tolist() == [0, 5]
+    assert lost(served) == {"recomputed_tokens": 44, "recompute_s": 4 * 7 / 8 + 2}
+
+
+def test_the_stall_of_a_step_is_no_recomputation() -> None:
+    """The host keeps one of B's blocks, the GPU another; 4 of the 5 tokens at 11.25 are computed again."""
+    served, log = logged(PAIR, [tier(1)], num_blocks=6)
+    assert rest(told(served, log), 10.0)[:2] == [
+        (10.5, 10.5, 10.5, {"moves": [("B", 0, 1, "in")]}),
+        (10.75, 11.25, 12.25, {"chunks": [("B", 5, 8)], "moves": [(None, 0, 2, "out")]}),
+    ]
+    assert lost(served)["recomputed_tokens"] == 4
+    assert lost(served)["recompute_s"] == 0.8
+
+
 def test_repeated_chunks_of_a_recomputation_are_all_counted() -> None:
-    """B's 300 tokens are lost when A grows, and computed again in chunks that skipping takes at once."""
+    """B loses 388 tokens when A grows, and computes them again in chunks that skipping takes at once.
+
+    Late arrivals, for which there is no room, break the span of equal steps.
+    """
     requests = [Request("A", 0.0, 4, 200, 200), Request("B", 0.0, 300, 150, 150)]
+    requests += [Request(f"C{i}", 58.0 + 0.9 * i, 200, 1, 1) for i in range(20)]
     runs = [
         run_tiered(
             requests,
@@ -273,5 +301,5 @@ def test_repeated_chunks_of_a_recomputation_are_all_counted() -> None:
     ]
     assert lost(runs[0]) == lost(runs[1])
     steps = runs[0].recorder.step_table()
-    assert lost(runs[0])["recomputed_tokens"] == int(steps.num_tokens.sum()) - (203 + 449) > 300
+    assert lost(runs[0])["recomputed_tokens"] == int(steps.num_tokens.sum()) - (203 + 449 + 4000) > 300
     assert runs[0].recorder.num_skipped > 0
