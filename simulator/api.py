@@ -363,4 +363,5 @@ def diff(a: Result | str | Path, b: Result | str | Path) -> Diff:
 def _frame(table: RequestTable | StepTable) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame({field.name: getattr(table, field.name) for field in fields(table)})
+    frame = pd.DataFrame({field.name: getattr(table, field.name) for field in fields(table)})
+    return frame.astype(dict.fromkeys(frame.select_dtypes("int32"), "int64"))  # or products overflow
