@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, cast
 
 from simulator.kv.block_pool import BlockPool, Run
+from simulator.kv.eviction import Eviction, lru
+from simulator.kv.keyed_pool import KeyedPool, PoolContext
 from simulator.request import Sequence
 
 
@@ -30,8 +32,11 @@ class BlockManager:
     """Allocate paged KV memory to sequences.
 
     `num_blocks` are the usable blocks (vLLM's number less its null block). `watermark` blocks stay free
-    when something is admitted while others run.
+    when something is admitted while others run. `eviction` says which cached block goes first; all but `lru`
+    need to `attach` a context.
     """
+
+    pool: BlockPool | KeyedPool
 
     def __init__(
         self,
@@ -40,15 +45,24 @@ class BlockManager:
         *,
         enable_prefix_caching: bool = True,
         watermark_blocks: int = 0,
+        eviction: Eviction = lru,
     ) -> None:
         if block_size < 1:
             raise ValueError(f"block_size must be >= 1, got {block_size}")
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.watermark_blocks = watermark_blocks
-        self.pool = BlockPool(num_blocks)
+        if eviction is lru:
+            self.pool = BlockPool(num_blocks)
+        else:
+            self.pool = KeyedPool(num_blocks, block_size, eviction)
         self.num_queries = 0  # tokens looked up at admissions
         self.num_hits = 0  # of these, tokens found
+
+    def attach(self, ctx: PoolContext) -> None:
+        """Let the eviction look at the state of a scheduler."""
+        if isinstance(self.pool, KeyedPool):
+            self.pool.ctx = ctx
 
     @property
     def num_free(self) -> int:
@@ -129,7 +143,7 @@ class BlockManager:
             hashed = full if full < hi - lo else hi - lo
             pool.num_unhashed_free += held - hashed
             if hashed:
-                pool.leave_cached(lo, lo + hashed)
+                pool.leave_cached(lo, lo + hashed, seq)
             return
         self._register(seq, full)
         pool.give(held - seq.num_hashed)
@@ -190,7 +204,7 @@ class BlockManager:
             if run.hi == lo and self.pool.extend(run, hi):
                 last[1] = run.hi - run.lo
                 return
-        seq.runs.extend([run, run.hi - run.lo] for run in self.pool.publish(lo, hi))
+        seq.runs.extend([run, run.hi - run.lo] for run in self.pool.publish(lo, hi, seq))
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Raise AssertionError unless every block is free or owned, and every reference is accounted for."""

@@ -78,6 +78,7 @@ class Scheduler:
         )
         self.has_news = False  # something arrived or left since the last step was decided
         self.ctx = Context(self)
+        kv.attach(self.ctx)
         self.waiting = WaitingQueue(order, self.ctx)
         self.running: dict[Sequence, None] = {}  # in order of admission
         self.prefills: dict[Sequence, None] = {}  # of these, the ones with a prompt or a recomputation to do
@@ -131,8 +132,13 @@ class Scheduler:
         else:
             self.remove(seq)
 
-    def remove(self, seq: Sequence) -> None:
-        """Forget a sequence that finished or was aborted, in any state, and free its blocks."""
+    def remove(self, seq: Sequence, now: float | None = None) -> None:
+        """Forget a sequence that finished or was aborted, in any state, and free its blocks.
+
+        `now` is when, if that is not during an `update`.
+        """
+        if now is not None:
+            self.ctx.now = now
         self.has_news = True
         if seq.state == "waiting":
             self.waiting.remove(seq)

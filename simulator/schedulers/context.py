@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulator.errors import SimulatorError
-from simulator.latency.base import Features
+from simulator.latency.base import Features, StepFeatures
 from simulator.request import Sequence
 
 if TYPE_CHECKING:
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 class Context:
     """A read-only view of the scheduler's state, passed to every policy function."""
 
-    __slots__ = ("_scheduler", "now")
+    __slots__ = ("_scheduler", "evicted_key", "now")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self.now = 0.0  # seconds since the run's start, at the current call of schedule or add
+        self.evicted_key: Any = 0.0  # key of the cached block evicted last
 
     @property
     def free_blocks(self) -> int:
@@ -58,3 +59,11 @@ class Context:
         if latency is None:
             raise SimulatorError("this policy asks for ctx.step_time, but the scheduler has no latency model")
         return latency.step_time(step)
+
+    def recompute_time(self, num_tokens: int, start: int) -> float:
+        """Predict what it takes to compute tokens again behind `start` others, s.
+
+        It is their share of a chunk there that fills the token budget.
+        """
+        budget = self._scheduler.max_num_batched_tokens
+        return self.step_time(StepFeatures.prefill([(budget, start)])) * num_tokens / budget

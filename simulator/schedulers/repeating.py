@@ -14,11 +14,12 @@ def unchanged_steps(scheduler: Scheduler, batch: Batch, limit: float) -> int:
     """Say for how many further steps, at most `limit`, the batch just learnt from repeats.
 
     While all rows decode and nothing can be admitted, it does, until a sequence gets its last allowed
-    token or blocks run out; beside one chunk that takes all that decodes leave of the budget, until its
-    prompt has less to compute. A policy may return this from `steady_steps` if it would decide the same
-    in those steps whatever the time.
+    token, blocks run out or an eviction that keeps state is asked for one; beside one chunk that takes all
+    that decodes leave of the budget, until its prompt has less to compute. A policy may return this from
+    `steady_steps` if it would decide the same in those steps whatever the time.
     """
     group, kv = scheduler.decodes, scheduler.kv
+    free = kv.pool.num_steady
     if scheduler.has_news or batch.preempted or batch.postponed or batch.ending or group.num_publishers:
         return 0
     if batch.chunks:
@@ -27,16 +28,17 @@ def unchanged_steps(scheduler: Scheduler, batch: Batch, limit: float) -> int:
         rest = (seq.num_prompt + seq._output - seq._computed - 1) // n
         if rest < 2 or batch.budget or len(batch.chunks) > 1:
             return 0  # one step is as quickly decided as skipped
+        if not kv.pool.is_timeless and seq.num_hashed < seq.hash_private_from:
+            return 0  # it publishes blocks, which know their time
         k = min(limit, group.next_limit() - group.steps - 1, rest)
-        if k < 2 or (k + 1) * (n + group.size) > kv.block_size * (kv.num_free - group.size):
+        if k < 2 or (k + 1) * (n + group.size) > kv.block_size * (free - group.size):
             return 0
         return int(k)
     if scheduler.prefills or not group.size:
         return 0
     k = min(limit, group.next_limit() - group.steps - 1)
-    if (k + group.block_size) * group.size <= group.block_size * kv.num_free:
+    if (k + group.block_size) * group.size <= group.block_size * free:
         return int(k)  # a member opens at most a block every block_size steps
-    free = kv.num_free
     for i, opened in enumerate(group.openings(int(min(k, group.block_size * (free + 1))))):
         free -= opened
         if free < 0:
@@ -55,7 +57,8 @@ def advance(scheduler: Scheduler, batch: Batch, k: int) -> list[int]:
         held = [kv.blocks_for(seq._computed + i * n) for i in range(k + 1)]
         opened = [more + here - before for more, here, before in zip(opened, held[1:], held, strict=False)]
         seq._computed += k * n
-        kv.publish(seq, 0)
+        if seq.num_hashed < seq.hash_private_from:
+            kv.publish(seq, 0)
     kv.pool.take(sum(opened))
     scheduler.num_grouped_steps += k
     return opened
