@@ -7,9 +7,10 @@ bounded number of steps. Determinism: the same run twice is the same run. Skippi
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,18 +19,30 @@ from pairwise import pairwise
 from simulator.engine.clients import ClientPlan
 from simulator.engine.serve import Served, serve
 from simulator.kv.block_manager import BlockManager
+from simulator.kv.eviction import EVICTIONS
+from simulator.kv.tiers import Tier, Tiers
 from simulator.latency.linear import LinearModel
 from simulator.metrics.tables import ABORTED, COMPLETED, REJECTED
 from simulator.request import Request
 from simulator.schedulers import BATCHING
 from simulator.schedulers.admission import ADMISSIONS
 from simulator.schedulers.orders import ORDERS
+from simulator.schedulers.preempting import Preemption
 from simulator.schedulers.preemption import VICTIMS
 
 AXES: dict[str, Sequence[str]] = {
     "batching": list(BATCHING),
     "order": list(ORDERS),
     "victim": ["null", *VICTIMS],
+    "preemption": get_args(Preemption),
+    "eviction": list(EVICTIONS),
+}
+PLAIN = {
+    "batching": "chunked",
+    "order": "fcfs",
+    "victim": "null",
+    "preemption": "recompute",
+    "eviction": "lru",
 }
 RULES: dict[str, list[Any]] = {
     "reserve_output": [ADMISSIONS["reserve_output"]],
@@ -71,12 +84,22 @@ def load(seed: int) -> tuple[Request, ...]:
 
 def run(combination: dict[str, str], seed: int, rules: Sequence[Any] = (), **how: Any) -> Served:
     """Serve a load in memory for a third of it, so that there is preemption, eviction and waiting."""
-    kv = BlockManager(32, 4)
-    victim = combination["victim"]
+    victim, preemption = combination["victim"], combination["preemption"]
+    tiers = [
+        Tier("host", 24, bytes_per_block=1, bandwidth=100.0, latency=0.01, offload=True),
+        Tier("nvme", 16, bytes_per_block=1, bandwidth=20.0, latency=0.02, offload=True),
+    ]
+    kv = BlockManager(
+        32,
+        4,
+        eviction=EVICTIONS[combination["eviction"]],
+        tiers=None if preemption == "recompute" else Tiers(tiers),
+    )
     scheduler = BATCHING[combination["batching"]](
         kv,
         order=ORDERS[combination["order"]],
         victim=None if victim == "null" else VICTIMS[victim],
+        preemption=preemption,
         admission=rules,
         weights={"loud": 1.0, "meek": 2.0},
         max_num_seqs=5,
@@ -111,6 +134,7 @@ def assert_conserved(served: Served, seed: int) -> None:
     scheduler, table = served.scheduler, served.recorder.request_table(load(seed))
     assert not scheduler.running
     assert not scheduler.waiting.size
+    assert not scheduler.fetching
     assert scheduler.kv.num_used == sum(
         scheduler.kv.blocks_for(seq.num_computed) for seq in scheduler.padding
     )
@@ -129,19 +153,26 @@ def test_every_pair_of_policies_keeps_the_books_and_gets_on(combination: dict[st
         assert_holds(combination, seed)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("batching", BATCHING)
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_full_product_of_all_tables(batching: str, order: str) -> None:
+    rest = [AXES[axis] for axis in ("victim", "preemption", "eviction")]
+    for i, (victim, preemption, eviction) in enumerate(itertools.product(*rest)):
+        combination = dict(zip(AXES, (batching, order, victim, preemption, eviction), strict=True))
+        assert_holds(combination, i % 2)
+
+
 @pytest.mark.parametrize("batching", BATCHING)
 @pytest.mark.parametrize("rule", ADMISSIONS)
 def test_every_admission_rule_keeps_the_books(batching: str, rule: str) -> None:
-    assert_holds({"batching": batching, "order": "fcfs", "victim": "null"}, 0, RULES[rule])
+    assert_holds(PLAIN | {"batching": batching}, 0, RULES[rule])
 
 
 def test_the_loads_are_hard_enough_to_tell_policies_apart() -> None:
-    plain = run({"batching": "chunked", "order": "fcfs", "victim": "null"}, 0)
+    plain = run(PLAIN, 0)
     assert plain.recorder.step_table().num_preempted.sum() >= 3
     assert plain.scheduler.kv.pool.num_evicted > 10
     assert plain.scheduler.kv.num_hits > 0
-    finishes = {
-        tuple(run({"batching": "chunked", "order": order, "victim": "null"}, 0).recorder.finished_at)
-        for order in ORDERS
-    }
+    finishes = {tuple(run(PLAIN | {"order": order}, 0).recorder.finished_at) for order in ORDERS}
     assert len(finishes) >= len(ORDERS) - 2
