@@ -19,9 +19,9 @@ def unchanged_steps(scheduler: Scheduler, batch: Batch, limit: float) -> int:
     `steady_steps` if it would decide the same in those steps whatever the time.
     """
     group, kv = scheduler.decodes, scheduler.kv
-    free = kv.pool.num_steady
     if scheduler.has_news or batch.preempted or batch.postponed or batch.ending or group.num_publishers:
         return 0
+    free = kv.pool.num_steady
     if batch.chunks:
         chunk = batch.chunks[-1]
         seq, n = chunk.seq, chunk.num_tokens
