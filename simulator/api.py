@@ -300,6 +300,7 @@ def simulate(
     victim: str | Victim | None = None,
     preemption: str | None = None,
     admission: Iterable[str | Mapping[str, Any] | Admission] | None = None,
+    eviction: str | Eviction | None = None,
     profile: str | None = None,
     set: Mapping[str, object] | None = None,
     seed: int | None = None,
@@ -318,12 +319,18 @@ def simulate(
     resolved = load_scenario(scenario)
     names: dict[str, object] = {}
     objects: dict[str, Any] = {}
-    for axis, policy in (("batching", batching), ("order", order), ("victim", victim)):
+    given = {
+        "scheduler.batching": batching,
+        "scheduler.order": order,
+        "scheduler.victim": victim,
+        "kv.eviction": eviction,
+    }
+    for axis, policy in given.items():
         if policy is not None and not isinstance(policy, str):
-            objects[axis] = policy
+            objects[axis.rpartition(".")[2]] = policy
             policy = getattr(policy, "__name__", type(policy).__name__)
         if policy is not None:
-            names[f"scheduler.{axis}"] = policy
+            names[axis] = policy
     if preemption is not None:
         names["scheduler.preemption"] = preemption
     if admission is not None:

@@ -1,4 +1,4 @@
-"""Evictions in timed runs: against LRU, against the replay without time, ticked against skipped, as keys."""
+"""Evictions in timed runs: against LRU, against a replay without time, ticked against skipped."""
 
 from __future__ import annotations
 

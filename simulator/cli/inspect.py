@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -73,12 +73,19 @@ def _profiles() -> list[tuple[str, str]]:
 
 
 def _policies() -> list[tuple[str, str]]:
+    from simulator.kv.eviction import EVICTIONS
     from simulator.schedulers import BATCHING
     from simulator.schedulers.orders import ORDERS
     from simulator.schedulers.preemption import VICTIMS
 
     rows = []
-    for axis, table in (("batching", BATCHING), ("order", ORDERS), ("victim", VICTIMS)):
+    tables: dict[str, Mapping[str, object]] = {
+        "batching": BATCHING,
+        "order": ORDERS,
+        "victim": VICTIMS,
+        "eviction": EVICTIONS,
+    }
+    for axis, table in tables.items():
         rows += [(f"{axis}: {name}", _first_line(policy.__doc__)) for name, policy in table.items()]
     return rows
 

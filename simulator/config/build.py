@@ -20,6 +20,7 @@ from simulator.config.tiers import build_tiers
 from simulator.engine.clients import ClientPlan
 from simulator.errors import ConfigError, suggest
 from simulator.kv.block_manager import BlockManager
+from simulator.kv.eviction import EVICTIONS, Eviction
 from simulator.kv.size import KvSize, kv_size
 from simulator.latency.base import LatencyModel
 from simulator.latency.estimate import estimate
@@ -57,6 +58,7 @@ class Policies:
     order: Order | None = None
     victim: Victim | None = None
     admission: Sequence[Admission] | None = None
+    eviction: Eviction | None = None
     trusted: Collection[str] = field(default_factory=frozenset)
     trust: bool = False
     files: tuple[PolicyFile, ...] = ()
@@ -249,12 +251,8 @@ def with_rate(scenario: Scenario, rate: float) -> Scenario:
 
 
 def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) -> Scheduler:
-    """Make the batching policy with its memory, order and victim rule."""
+    """Make the batching policy with its memory, order, victim rule and eviction."""
     keys, size = scenario.scheduler, machine.kv
-    if scenario.kv.eviction != "lru":
-        raise ConfigError(
-            f"kv.eviction: unknown {scenario.kv.eviction!r}{suggest(scenario.kv.eviction, ['lru'])}"
-        )
 
     def find(table: Mapping[str, Policy], value: str, axis: str) -> Policy:
         return find_policy(table, value, axis, trust=policies.allows(value), files=policies.files)
@@ -264,12 +262,14 @@ def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) ->
     victim = policies.victim
     if victim is None and keys.victim is not None:
         victim = find(VICTIMS, keys.victim, "scheduler.victim")
+    eviction = policies.eviction or find(EVICTIONS, scenario.kv.eviction, "kv.eviction")
     kv = BlockManager(
         size.usable_blocks,
         scenario.kv.block_size,
         enable_prefix_caching=scenario.kv.enable_prefix_caching,
         watermark_blocks=int(keys.watermark * size.num_gpu_blocks),
         tiers=build_tiers(scenario.kv.tiers, size.block_bytes),
+        eviction=eviction,
     )
     if keys.preemption != "recompute" and not scenario.kv.tiers:
         raise ConfigError(

@@ -88,7 +88,7 @@ def absolute_paths(scenario: Scenario) -> Scenario:
 
 def _resolve_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Make paths of the folder's files absolute; a policy file is looked for nowhere else."""
-    for name, key in (*_PATH_KEYS, *(("scheduler", axis) for axis in POLICY_AXES)):
+    for name, key in (*_PATH_KEYS, *(axis.split(".") for axis in POLICY_AXES)):
         section = data.get(name)
         value = section.get(key) if isinstance(section, dict) else None
         if not isinstance(section, dict) or not isinstance(value, str) or value in MODELS:

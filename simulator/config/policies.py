@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, TypeVar, cast
@@ -20,8 +21,8 @@ from simulator.config.scenario import Scenario
 from simulator.errors import ConfigError, SimulatorError, suggest
 from simulator.schedulers import Scheduler
 
-POLICY_AXES = ("batching", "order", "victim")
-"""Keys of the section `scheduler` that may name a file."""
+POLICY_AXES = ("scheduler.batching", "scheduler.order", "scheduler.victim", "kv.eviction")
+"""Keys that may name a file, as section.key."""
 
 Policy = TypeVar("Policy")
 
@@ -63,7 +64,7 @@ def policy_file(value: str, axis: str) -> PolicyFile:
 def policy_files(scenario: Scenario, held: Iterable[PolicyFile] = ()) -> tuple[PolicyFile, ...]:
     """Return every policy file that a scenario names: as held, or else as it is now."""
     known = {file[:2]: file for file in held}
-    keys = [(f"scheduler.{axis}", getattr(scenario.scheduler, axis)) for axis in POLICY_AXES]
+    keys = [(axis, attrgetter(axis)(scenario)) for axis in POLICY_AXES]
     return tuple(known.get(key) or policy_file(key[1], key[0]) for key in keys if is_file_policy(key[1]))
 
 

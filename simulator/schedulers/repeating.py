@@ -21,13 +21,13 @@ def unchanged_steps(scheduler: Scheduler, batch: Batch, limit: float) -> int:
     the time.
     """
     group, kv = scheduler.decodes, scheduler.kv
-    free = kv.pool.num_steady
     if scheduler.has_news or batch.preempted or batch.postponed or batch.ending or group.num_publishers:
         return 0
     if batch.moves:
         return 0  # a fetch has made another sequence the first in the queue
     if scheduler.waiting.size and (scheduler.waiting.is_asked or scheduler.admission):
         return 0  # who is next may change with time and service
+    free = kv.pool.num_steady
     if batch.chunks:
         chunk = batch.chunks[-1]
         seq, n = chunk.seq, chunk.num_tokens
