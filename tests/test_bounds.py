@@ -426,7 +426,7 @@ def test_no_run_beats_its_bounds(run: Run) -> None:
 
 @pytest.mark.slow
 @given(runs())
-@settings(max_examples=6000, deadline=None)
+@settings(max_examples=3000, deadline=None)
 def test_no_run_beats_its_bounds_in_many_runs(run: Run) -> None:
     check(run)
 

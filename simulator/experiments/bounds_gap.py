@@ -145,7 +145,7 @@ def _order_words(found: Found) -> Iterator[str]:
     elif not _same_requests(found):
         yield f"Under {REFERENCE} other requests complete and count, so the means are not compared."
     elif own is not None and other is not None:
-        change = other / own - 1
+        change = round(other / own - 1, 3) + 0.0  # no "-0.0 %"
         who = f"{REFERENCE}, which knows the lengths of all answers,"
         if change < -SAME:
             yield f"{who} takes {_percent(-change)} off: an order that knew them can win so much, or more."

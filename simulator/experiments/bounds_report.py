@@ -63,7 +63,7 @@ def gap_cells(found: Found) -> Cells:
             _shown(row["bound"]),
             _shown(row["ratio"], ",.3f"),
             _shown(row["reference"]),
-            _shown(row["change"], "+.1%"),
+            _shown(row["change"], "+.1%").replace("-0.0%", "+0.0%"),
         ]
         for row in rows(found)
     ]
