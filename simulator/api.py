@@ -131,7 +131,8 @@ class Result:
             log = self._again().log
             assert log is not None, "decisions were asked for"
             lines = log.lines
-        return pd.DataFrame(lines, columns=list(Decision.__annotations__))
+        columns = {name: None for line in lines for name in line} or Decision.__annotations__
+        return pd.DataFrame(lines, columns=list(columns))
 
     def plot(self, kind: str = "latency") -> Figure:
         """Draw one figure; the kinds are the keys of `simulator.experiments.plots.PLOTS`."""
@@ -301,6 +302,7 @@ def simulate(
     batching: str | type[Scheduler] | None = None,
     order: str | Order | None = None,
     victim: str | Victim | None = None,
+    preemption: str | None = None,
     admission: Iterable[str | Mapping[str, Any] | Admission] | None = None,
     profile: str | None = None,
     set: Mapping[str, object] | None = None,
@@ -310,9 +312,9 @@ def simulate(
 ) -> Result:
     """Simulate a scenario and return its result.
 
-    A policy is a table entry's name, `file.py:name`, or the function or class itself. `set` changes any
-    scenario key by its dotted name. `bottleneck=None` looks for it where the run was quick. ConfigError says
-    what cannot be used.
+    A policy is a table entry's name, `file.py:name`, or the function or class itself; `preemption` is
+    recompute, swap or auto. `set` changes any scenario key by its dotted name. `bottleneck=None` looks for it
+    where the run was quick. ConfigError says what cannot be used.
 
     >>> simulate("tiny-cpu", order="fcfs").summary["completed"]
     40
@@ -326,6 +328,8 @@ def simulate(
             policy = getattr(policy, "__name__", type(policy).__name__)
         if policy is not None:
             names[f"scheduler.{axis}"] = policy
+    if preemption is not None:
+        names["scheduler.preemption"] = preemption
     if admission is not None:
         rules = list(admission)
         names["scheduler.admission"] = [
@@ -383,4 +387,5 @@ def diff(a: Result | str | Path, b: Result | str | Path) -> Diff:
 def _frame(table: RequestTable | StepTable) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame({field.name: getattr(table, field.name) for field in fields(table)})
+    frame = pd.DataFrame({field.name: getattr(table, field.name) for field in fields(table)})
+    return frame.astype(dict.fromkeys(frame.select_dtypes("int32"), "int64"))  # or products overflow

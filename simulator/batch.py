@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from simulator.request import Sequence
 
@@ -25,6 +26,28 @@ class Chunk:
     start: int
     samples: bool  # reaches the sequence's last token, so a new token is sampled
     cached: int | None = None  # tokens found in the prefix cache, if the step admitted the sequence
+
+
+class Move(NamedTuple):
+    """A transfer between the GPU and a tier below it, which the executor does beside or before the step.
+
+    `out` copies blocks away that the step may overwrite, `in` fetches what a sequence needs before it runs.
+    """
+
+    seq: Sequence | None  # whose blocks; None: cached blocks of nobody's, which the GPU evicted
+    tier: int
+    num_blocks: int
+    direction: Literal["in", "out"]
+
+
+class Stall(NamedTuple):
+    """Seconds by which copies out held a step's forward pass back: of swapped and of evicted blocks."""
+
+    swap: float
+    offload: float
+
+
+NO_STALL = Stall(0.0, 0.0)
 
 
 class DecodeGroup:
@@ -161,6 +184,7 @@ class Batch:
         "decode_kv",
         "ending",
         "group_kv_max",
+        "moves",
         "num_decodes",
         "num_padding",
         "num_sampled",
@@ -172,6 +196,7 @@ class Batch:
         "prefill_kv_max",
         "prefill_tokens",
         "prefill_work",
+        "stall",
         "threshold",
     )
 
@@ -182,6 +207,10 @@ class Batch:
         self.preempted: Many[Sequence] = ()  # sequences that lost their blocks to this step
         self.postponed: Many[Sequence] = ()  # members of the group that this step leaves out
         self.ending: Many[Sequence] = ()  # sequences whose token sampled in this step is their last allowed
+        self.moves: Many[
+            Move
+        ] = ()  # transfers that this step begins, in the order in which they were decided
+        self.stall = NO_STALL  # the engine says
         self.num_padding = 0  # finished sequences that a static batch still computes
         self.num_decodes = 0  # padding included
         self.decode_kv = self.padding_kv_max = 0
@@ -234,6 +263,8 @@ class Batch:
     def add_chunk(self, seq: Sequence, n: int, start: int, cached: int | None = None) -> None:
         """Schedule n tokens of a sequence from position `start` on."""
         end = start + n
+        if seq.cached is not None:
+            cached, seq.cached = seq.cached, None
         samples = end == seq.num_prompt + seq._output
         self.chunks.append(Chunk(seq, n, start, samples, cached))
         self.budget -= n

@@ -9,8 +9,9 @@ Left out: token ids (the executor keeps them) and LoRA, images and structured ou
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from simulator.batch import DecodeGroup
@@ -20,6 +21,14 @@ HashRange = tuple[int, int]
 """Block hashes as integers, `lo` up to but not including `hi`: consecutive blocks of one prefix."""
 
 
+class Claim(NamedTuple):
+    """Blocks of a memory tier that a sequence needs and nothing may overwrite."""
+
+    tier: int  # index, the fastest first
+    hashes: Many[int]  # in prefix order
+    num_unhashed: int = 0  # blocks that no hash names, a partly filled last one among them
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request as its client sends it. Lengths in tokens, times in seconds from the run's start.
@@ -27,6 +36,8 @@ class Request:
     `num_output` is the truth: how long the answer would become if nothing cut it. Policies never see it.
     `max_tokens` is what the client asks for at most. `block_hashes` names the prompt's full blocks that
     other requests may share, as ranges in prefix order; blocks beyond them belong to this request alone.
+    Its client leaves `timeout` after the arrival; its first token is late `ttft_limit` after it (the SLO's).
+    `predicted_len` is what a predictor says of the answer, in tokens; it may be wrong.
     """
 
     id: str
@@ -38,6 +49,8 @@ class Request:
     priority: int = 0
     tenant: str = ""
     timeout: float | None = None
+    ttft_limit: float | None = None
+    predicted_len: float | None = None
 
     def __post_init__(self) -> None:
         if self.num_prompt < 1 or self.num_output < 1 or self.max_tokens < 1:
@@ -63,6 +76,8 @@ class Sequence:
         "_output",
         "arrival",
         "block_size",
+        "cached",
+        "claims",
         "deadline",
         "enqueued",
         "group",
@@ -72,6 +87,7 @@ class Sequence:
         "index",
         "joined_with",
         "limit",
+        "lost",
         "max_tokens",
         "num_hashed",
         "num_preemptions",
@@ -82,6 +98,7 @@ class Sequence:
         "priority",
         "runs",
         "state",
+        "swapped",
         "tenant",
     )
 
@@ -107,8 +124,8 @@ class Sequence:
         self.max_tokens = max_tokens
         self.priority = priority
         self.tenant = tenant
-        self.deadline = deadline
-        self.predicted_len = predicted_len
+        self.deadline = deadline  # s; when the first token is due by the SLO
+        self.predicted_len = predicted_len  # tokens of the answer, by a predictor that may be wrong
         self.hash_ranges: list[HashRange] = hash_ranges or []  # hash of every block known so far
         self.hash_private_from = hash_private_from  # block index from which nobody else has these hashes
         self.limit = max_tokens  # outputs at which it stops by length; the scheduler caps it by max_model_len
@@ -117,7 +134,7 @@ class Sequence:
         self.num_preemptions = 0
         self.block_size = 1  # of the memory it lives in; the scheduler says
         self.joined_with = 0  # tokens that were cached when it began to run
-        self.state = "waiting"  # waiting | running | finished
+        self.state = "waiting"  # waiting | fetching | running | finished
         self.group: DecodeGroup | None = None
         self.offset = 0
         self._computed = 0
@@ -126,6 +143,10 @@ class Sequence:
             list[Run | int]
         ] = []  # held blocks that are hashed or shared: [run, number of blocks]
         self.num_hashed = 0  # blocks covered by `runs`
+        self.lost = 0  # most tokens it had computed when it was preempted; those below are computed again
+        self.cached: int | None = None  # tokens fetched or hit, until its next chunk reports them
+        self.swapped = 0  # tokens whose KV a tier keeps for it
+        self.claims: Many[Claim] = ()  # what it has in the tiers: swapped out, or being fetched
 
     @property
     def num_computed(self) -> int:

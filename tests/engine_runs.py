@@ -25,7 +25,7 @@ from simulator.latency.linear import LinearModel
 from simulator.metrics.tables import Ints, RequestTable
 from simulator.request import Request, Sequence
 from simulator.schedulers import BATCHING, Scheduler
-from simulator.schedulers.orders import ORDERS, priority
+from simulator.schedulers.orders import ORDERS
 from simulator.schedulers.preemption import VICTIMS, last_admitted
 
 _KV = ("num_blocks", "block_size", "enable_prefix_caching", "watermark_blocks")
@@ -207,9 +207,7 @@ def _scenarios(draw: st.DrawFn, aborts: bool, horizons: bool) -> dict[str, Any]:
         "budgets": draw(st.none() | st.lists(st.integers(1, 8), min_size=2, max_size=4)),
         "max_model_len": draw(st.sampled_from([60, 30, 20])),
         "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 1, 2, 3, 5, 8])),
-        # with equal priorities and stamps the least important is the one that runs longest: two that are
-        # computed anew a token a step then take turns for ever, unless admission asks for their whole length
-        "scheduler_reserve_full_isl": order is priority or draw(st.booleans()),
+        "scheduler_reserve_full_isl": draw(st.booleans()),
         "async_scheduling": draw(st.booleans()),
         "latency": draw(st.sampled_from(LATENCIES)),
         "horizon": draw(st.none() | st.integers(1, 40).map(lambda n: n / 4)) if horizons else None,
@@ -246,7 +244,6 @@ def loads(draw: st.DrawFn, batching: str, horizons: bool = False) -> dict[str, A
         "order": draw(st.sampled_from(list(ORDERS.values()))),
         "victim": victim,
         "budgets": None,
-        "scheduler_reserve_full_isl": True,
         "plan": ClientPlan(cancel_after=np.array(draw(_patience(len(drawn["requests"]))))),
     }
     if batching in ("static", "continuous"):

@@ -219,3 +219,8 @@ def test_two_results_are_compared(result: Result, tmp_path: Path) -> None:
     assert change.percent > 0
     assert found.over({"mean_ttft_ms": 1.0})
     assert not diff(result, result.save(tmp_path / "run")).over({"mean_ttft_ms": 0.0})
+
+
+def test_columns_can_be_multiplied_without_overflow() -> None:
+    steps = simulate("tiny-cpu").steps
+    assert {str(kind) for kind in steps.dtypes} <= {"int64", "float64"}

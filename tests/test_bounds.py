@@ -360,7 +360,13 @@ def runs(draw: st.DrawFn) -> Run:
     horizons = [None, None, 3.0, 60.0] if victim is None else [3.0, 100.0]  # a victim may livelock an order
     price = st.sampled_from([0.0, 0.01, 0.001, 1e-4, 1e-5, 0.1])
     line = draw(st.none() | st.fixed_dictionaries(dict.fromkeys(COEFFICIENTS, price)))
+    host = {"name": "host", "capacity_gib": draw(st.sampled_from([0.01, 1])), "bandwidth_gb_s": 25}
+    tiers = draw(st.sampled_from([[], [], [host]]))
     changes: dict[str, object] = {
+        "kv.tiers": tiers,
+        "scheduler.preemption": draw(st.sampled_from(["recompute", "swap", "auto"]))
+        if tiers
+        else "recompute",
         "kv.block_size": block_size,
         "kv.num_gpu_blocks_override": 1
         + draw(st.integers(0, 3))

@@ -80,6 +80,48 @@ QUOTES: dict[str, list[str]] = {
         "to within {100 * abs(chunks.p99_itl_ms / full - 1)[:8].max():.0f} %",
         "by {100 * chunks.attainment['1024']:.0f} %; with 256 only by {100 * chunks.attainment['256']:.0f} %",
     ],
+    "03_kv_memory": [
+        "DeepSeek-V3, with {deepseek.num_params / 1e9:.0f} billion",
+        "has {size.memory_bytes / 2**30:.2f} GiB, which are {size.memory_bytes / 1e9:.2f} GB",
+        "{100 * (2**30 / 1e9 - 1):.1f} % more than a GB",
+        "the pool's {size.pool_bytes / 2**30:.2f} GiB as GB and {size.requests - misread} requests of "
+        "{size.requests} are gone",
+        "not twice but {ranks[1].tokens / ranks[0].tokens:.1f} times the tokens",
+        "From 8 to 16 it gains only {100 * (ranks[3].tokens / ranks[2].tokens - 1):.0f} %",
+        "in one piece, {100 * paging.wasted[4096]:.0f} % of the memory holds nothing; in blocks of 16, "
+        "{100 * paging.wasted[16]:.1f} %. The same card runs {paging['most at once'][16]} instead of "
+        "{paging['most at once'][4096]} requests at once and makes "
+        "{paging['output tokens/s'][16] / paging['output tokens/s'][4096]:.1f} times the tokens",
+        "costs {100 * (1 - paging['output tokens/s'][16] / paging['output tokens/s'][1]):.1f} % of the "
+        "throughput that blocks of a single token have",
+        "The same {samples.num_used} blocks",
+        "The first {pool[4]:.0f} GB bring {capacity['output tokens/s'].iloc[4]:,.0f} tokens a second, the "
+        "next {pool[7] - pool[4]:.0f} another {capacity['output tokens/s'].iloc[[4, 7]].diff().iloc[1]:.0f}, "
+        "and {pool[9] - pool[7]:.0f} more on top of that only "
+        "{capacity['output tokens/s'].iloc[[7, 9]].diff().iloc[1]:.0f}",
+        "Up to {pool[7]:.0f} GB the price list is right to within "
+        "{100 * abs(curves['16 bits, by the price list'][1] / speeds['16 bits'].iloc[:-2] - 1).max():.0f} %",
+        "preempted {capacity.preempted.iloc[0]:,} times",
+        "{100 * seats.table.output_throughput.iloc[0] / capacity['output tokens/s'].iloc[9]:.0f} % of the "
+        "throughput at less than half the TPOT",
+        "requests of 8,000 tokens only {size.tokens // 8000} fit",
+        "A factor of {gains.iloc[:, 0].min():.2f} to {gains.iloc[:, 0].max():.2f} with {pool[1]:.1f} GB",
+        "found in the cache: {100 * cached.prefix_hit_rate.iloc[-1]:.1f} %",
+        "median TTFT falls by {medians['without'][1][0] - medians['with prefix caching'][1][0]:.0f} ms",
+        "falls by {medians['without'][1][4] - medians['with prefix caching'][1][4]:.0f}, from "
+        "{medians['without'][1][4]:.0f} to {medians['with prefix caching'][1][4]:.0f} ms",
+        "Mean TPOT falls from {cached.mean_tpot_ms['without', 5]:.0f} to "
+        "{cached.mean_tpot_ms['with prefix caching', 5]:.0f} ms",
+        "P99 of {cached.p99_ttft_ms['without', 5.5] / 1e3:.0f} s",
+        "falls from {100 * cached.kv_usage_mean['without', 5]:.0f} to "
+        "{100 * cached.kv_usage_mean['with prefix caching', 5]:.0f} %",
+        "TTFT is {ratios.median_ttft_ms.min():.2f} to {ratios.median_ttft_ms.max():.2f} times as long",
+        "{server.requests.num_prompt.mean() / 1e3:.0f},000 tokens on average",
+        "would be {agents.median_ttft_ms['agentic-a100', 'without'] / 1e3:.0f} s instead of "
+        "{agents.median_ttft_ms['agentic-a100', 'with prefix caching'] / 1e3:.2f} s. Their P99 with "
+        "caching is {agents.p99_ttft_ms['agentic-a100', 'with prefix caching'] / 1e3:.0f} s",
+        "overwritten too, {own.evicted_blocks.iloc[0]:,} of them",
+    ],
 }
 """What the text claims, as f-strings over the names of the notebook; filled in, each must stand there."""
 
@@ -99,6 +141,26 @@ CLAIMS: dict[str, list[str]] = {
         "(apart[['median_ttft_ms', 'p99_ttft_ms']] < 0).all().all() and (apart.p99_itl_ms > 0).all()",
         "(steps.prefill_tokens[first:last + 1] > 4000).sum() == 4",
         "costs['FLOP/byte']['256 decodes'] < limit < gpu.flops / gpu.hbm_bandwidth",
+    ],
+    "03_kv_memory": [
+        "round(models[0].kv_bytes_per_token() / models[2].kv_bytes_per_token()) == 9",
+        "0.4 < deepseek.kv_bytes_per_token() / llama.kv_bytes_per_token() < 0.6",
+        "round(unfolded / deepseek.kv_bytes_per_token()) == 71",
+        "ranks[4].bytes_per_token == ranks[5].bytes_per_token == deepseek.kv_bytes_per_token()",
+        "(abs(paging.wasted - paging['half a block each']) < 0.01).loc[:256].all()",
+        "3.9 < paging['mean TPOT (ms)'][16] / paging['mean TPOT (ms)'][4096] < 4.3",
+        "column(blocks, 'rejected') == [0] * 7",
+        "3.9 < capacity['mean TPOT (ms)'].iloc[9] / capacity['mean TPOT (ms)'].iloc[4] < 4.3",
+        "seats.table.mean_tpot_ms.iloc[0] < capacity['mean TPOT (ms)'].iloc[9] / 2",
+        "capacity['extrapolated steps'].iloc[4] == 0 and capacity['extrapolated steps'].iloc[9] > 0.3",
+        "(gains['at 92 %'] == 1).all()",
+        "abs(medians['without'][1][0] - medians['with prefix caching'][1][0] - system) < 5",
+        "cached.mean_tpot_ms['with prefix caching', 5.5] < 40 < 100 < cached.mean_tpot_ms['without', 5.5]",
+        "(ratios < 1).all().all()",
+        "list(whole['cached tokens']) == [992, 960, 768, 512, 0]",
+        "agents.loc[('chat-a100', 'without')].equals(agents.loc[('chat-a100', 'with prefix caching')])",
+        "(server.requests.num_cached[server.requests.id.str.endswith('.0')] == 0).all()",
+        "abs(own.prefix_hit_rate.iloc[0] - own.prefix_hit_rate.iloc[1]) < 1e-4",
     ],
 }
 """What must be true for the rest of the text to be so."""

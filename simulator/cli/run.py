@@ -71,6 +71,7 @@ def run(
 
 def outcome(made: Run, written: list[Path]) -> str:
     """Return what `run` prints: block, provenance, notes, verdict, files."""
+    from simulator.experiments.tenant_tables import tenants_text
     from simulator.experiments.verdict import bottleneck_table
     from simulator.metrics.block import result_block
 
@@ -92,6 +93,8 @@ def outcome(made: Run, written: list[Path]) -> str:
     if own["skipped"]:
         lines.append(f"Rows skipped: {own['skipped']}")
     lines += [f"Note: {note}" for note in own["notes"]]  # type: ignore[attr-defined]
+    if tenants := tenants_text(made.summary):
+        lines += ["", tenants]
     bottleneck = own["bottleneck"]
     if isinstance(bottleneck, dict):
         lines += ["", bottleneck_table(bottleneck["rows"])]

@@ -15,6 +15,8 @@ import numpy as np
 from simulator.config.admission import build_rules
 from simulator.config.policies import Policy, PolicyFile, find_policy, policy_files
 from simulator.config.scenario import Scenario, SchedulerSection, SessionsSection, WorkloadSection
+from simulator.config.tenants import tenant_weights, tenants_of
+from simulator.config.tiers import build_tiers
 from simulator.engine.clients import ClientPlan
 from simulator.errors import ConfigError, suggest
 from simulator.kv.block_manager import BlockManager
@@ -34,7 +36,13 @@ from simulator.workload.traces import read_trace
 from simulator.workload.traces.rows import MAX_SPAN
 from simulator.workload.workload import Workload
 
-_STREAMS = {"spread": 2, "pre_delay": 3, "cancel": 4}  # of the seed; generate() uses 0 and 1
+_STREAMS = {
+    "spread": 2,
+    "pre_delay": 3,
+    "cancel": 4,
+    "tenants": 5,
+    "predicted_len": 6,
+}  # of the seed; generate() uses 0 and 1
 
 
 @dataclass(frozen=True)
@@ -169,6 +177,8 @@ def build_workload(scenario: Scenario, max_model_len: int) -> Workload:
         )
     else:
         workload = generate(section.arrivals, section.lengths, section.num_requests, seed=scenario.seed)
+    if section.tenants is not None:
+        workload = workload.with_tenants(tenants_of(scenario), _stream(scenario.seed, "tenants"))
     workload = _with_sessions(workload, section, scenario.seed)
     if section.start_s or section.duration_s or section.limit:
         workload = workload.window(section.start_s, section.duration_s, section.limit)
@@ -187,7 +197,11 @@ def build_workload(scenario: Scenario, max_model_len: int) -> Workload:
     if section.cancel is not None:
         cancel = section.cancel
         workload = workload.with_cancel(cancel.fraction, cancel.after_s, _stream(scenario.seed, "cancel"))
-    return workload.with_max_tokens(section.max_tokens, max_model_len)
+    workload = workload.with_max_tokens(section.max_tokens, max_model_len)
+    if section.predicted_len is not None:
+        rng = _stream(scenario.seed, "predicted_len")
+        workload = workload.with_predicted_len(section.predicted_len.sigma, rng)
+    return workload
 
 
 def _with_sessions(workload: Workload, section: WorkloadSection, seed: int) -> Workload:
@@ -255,17 +269,24 @@ def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) ->
         scenario.kv.block_size,
         enable_prefix_caching=scenario.kv.enable_prefix_caching,
         watermark_blocks=int(keys.watermark * size.num_gpu_blocks),
+        tiers=build_tiers(scenario.kv.tiers, size.block_bytes),
     )
+    if keys.preemption != "recompute" and not scenario.kv.tiers:
+        raise ConfigError(
+            f"scheduler.preemption: {keys.preemption} needs a memory tier to swap to (kv.tiers)"
+        )
     min_batch, max_wait_ms = _collect_rule(keys)
     return batching(
         kv,
         order=order,
         victim=victim,
+        preemption=keys.preemption,
         latency=machine.latency,
         admission=build_rules(
             keys.admission if policies.admission is None else policies.admission,
             lambda name: find(ADMISSIONS, name, "scheduler.admission"),
         ),
+        weights=tenant_weights(scenario),
         max_num_seqs=keys.max_num_seqs,
         max_num_batched_tokens=keys.max_num_batched_tokens,
         max_model_len=machine.max_model_len,

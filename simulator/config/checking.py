@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -50,10 +50,15 @@ def _fields(model: type[BaseModel] | None) -> dict[str, type[BaseModel] | None]:
         return {}
     fields: dict[str, type[BaseModel] | None] = {}
     for name, field in model.model_fields.items():
-        kind = field.annotation
-        is_section = isinstance(kind, type) and issubclass(kind, BaseModel)
-        fields[field.alias or name] = cast("type[BaseModel]", kind) if is_section else None
+        fields[field.alias or name] = _section(field.annotation)
     return fields
+
+
+def _section(kind: object) -> type[BaseModel] | None:
+    """Return the section that an annotation names, also within `| None` and lists."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next((found for each in get_args(kind) if (found := _section(each))), None)
 
 
 def plain(value: object, place: str) -> object:
@@ -83,7 +88,7 @@ def _explain(root: type[BaseModel], error: ValidationError) -> str:
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     if first["type"] == "extra_forbidden":
         model: type[BaseModel] | None = root
-        for part in place[:-1]:
+        for part in (part for part in place[:-1] if not part.isdigit()):
             model = _fields(model).get(part)
         return f"{key}: unknown key{suggest(place[-1], _fields(model))}{more}"
     if first["type"] == "value_error":

@@ -21,11 +21,14 @@ from simulator.config.build import (
 )
 from simulator.config.policies import blaming
 from simulator.config.scenario import Scenario
+from simulator.config.tenants import slo_of, tenant_limits, tenant_weights, with_deadlines
 from simulator.engine.clients import Progress
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.replica import Observer
 from simulator.engine.serve import Served, serve
+from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel, StepFeatures
+from simulator.metrics.fairness import fairness
 from simulator.metrics.summary import counts, latencies, meets_slo, summarize
 from simulator.metrics.tables import ABORTED, REJECTED, Floats, Ints, RequestTable, StepTable
 from simulator.workload.workload import Workload
@@ -76,6 +79,7 @@ def run_scenario(
     workload = build_workload(scenario, machine.max_model_len) if workload is None else workload
     if scenario.kv.enable_prefix_caching:
         workload = workload.with_blocks(scenario.kv.block_size)
+    workload = with_deadlines(scenario, workload)
     log = DecisionLog() if decisions else None
     with blaming(policies.files):
         served = serve(
@@ -97,7 +101,7 @@ def run_scenario(
         requests,
         steps,
         gaps,
-        slo=scenario.slo.seconds(),
+        slo=slo_of(scenario, requests.tenant),
         warmup=scenario.run.warmup,
         ranks=scenario.run.percentiles,
         method=scenario.run.percentile_method,
@@ -129,7 +133,8 @@ def _own(run: Run, served: Served) -> dict[str, object]:
     scenario, machine, requests = run.scenario, run.machine, run.requests
     kv = served.scheduler.kv
     measured = latencies(requests, scenario.run.warmup)
-    good = int(meets_slo(measured, scenario.slo.seconds()).sum())
+    slo = slo_of(scenario, requests.tenant)
+    good = meets_slo(measured, slo)
     tally = counts(requests)
     num_dropped = tally["completed"] - len(measured.rows)
     base = tally["injected"] - num_dropped
@@ -141,7 +146,11 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         "profile_error": machine.latency.error,
         "extrapolated_share": extrapolated_share(machine.latency, run.steps),
         "slo": {f"{name}_ms": 1e3 * limit for name, limit in scenario.slo.seconds().items()},
-        "attainment": good / base if base else None,
+        "slo_by_tenant": {
+            name: {f"{metric}_ms": 1e3 * limit for metric, limit in limits.items()}
+            for name, limits in tenant_limits(scenario).items()
+        },
+        "attainment": int(good.sum()) / base if base else None,
         "attainment_target": scenario.slo.attainment,
         **tally,
         "rejected_by_reason": _reasons(requests, REJECTED),
@@ -154,6 +163,7 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         "skipped_decode_share": served.recorder.skipped_decode_share,
         "is_stepped": served.recorder.num_skipped == 0,
         "num_preemptions": int(run.steps.num_preempted.sum()),
+        **served.recorder.transfers.summary(run.steps, scenario.kv.block_size),
         "broken_livelocks": served.scheduler.num_livelocks,
         "oversized_prompts": served.scheduler.num_oversized,
         "num_gpu_blocks": machine.kv.num_gpu_blocks,
@@ -165,9 +175,28 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         "prefix_cache_queries": kv.num_queries,
         "prefix_cache_hits": kv.num_hits,
         "prefix_hit_rate": kv.num_hits / kv.num_queries if kv.num_queries else None,
+        "tiers": tier_use(kv),
+        **fairness(
+            requests,
+            measured,
+            good,
+            weights=tenant_weights(scenario),
+            has_slo=bool(slo),
+            end=scenario.run.horizon_s,
+            method=scenario.run.percentile_method,
+        ),
         "skipped": run.workload.skipped,
         "notes": [*machine.notes, *run.workload.notes, *_stall(run, tally["unfinished"])],
         "scenario": scenario.to_dict(),
+    }
+
+
+def tier_use(kv: BlockManager) -> dict[str, dict[str, int]]:
+    """Return each tier's size and how many blocks it holds now."""
+    memories = [] if kv.tiers is None else kv.tiers.memories
+    return {
+        each.tier.name: {"num_blocks": each.tier.num_blocks, "used_blocks": each.num_used}
+        for each in memories
     }
 
 

@@ -11,8 +11,6 @@ import json
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -21,20 +19,24 @@ from pydantic import (
 )
 
 from simulator.config.checking import change_keys, validate
+from simulator.config.key_types import (
+    Count,
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    Number,
+    Positive,
+    PositiveFraction,
+    Section,
+    Whole,
+    check_names,
+)
 from simulator.config.plain_yaml import dump_yaml
+from simulator.config.tiers import TierSection
+from simulator.errors import suggest
+from simulator.workload.predictor import MAX_SIGMA
 
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]  # strict: true and "1" are no numbers
-Whole = Annotated[int, Field(strict=True)]
-Positive = Annotated[Number, Field(gt=0)]
-NonNegative = Annotated[Number, Field(ge=0)]
-Fraction = Annotated[Number, Field(ge=0, lt=1)]
-PositiveFraction = Annotated[Number, Field(gt=0, le=1)]
-NonNegativeInt = Annotated[Whole, Field(ge=0)]
-Count = Annotated[Whole, Field(ge=1, le=10**9)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+SLO_KEYS = ("ttft_ms", "tpot_ms", "e2el_ms")
 
 
 class ModelSection(Section):
@@ -62,6 +64,17 @@ class KvSection(Section):
     kv_cache_dtype: Literal["auto", "fp8", "int8"] = Field("auto", description="auto | fp8 | int8")
     enable_prefix_caching: bool = True
     eviction: str = Field("lru", description="which cached block goes first")
+    tiers: list[TierSection] = Field(
+        [],
+        description="below the GPU, fastest first: "
+        "[{name: host, capacity_gib: 64, bandwidth_gb_s: 25, latency_us: 10, offload: true}]",
+    )
+
+    @field_validator("tiers")
+    @classmethod
+    def _names_differ(cls, value: list[TierSection]) -> list[TierSection]:
+        check_names(tier.name for tier in value)
+        return value
 
 
 class SchedulerSection(Section):
@@ -74,6 +87,9 @@ class SchedulerSection(Section):
     )
     admission: list[str | dict[str, Any]] = Field(
         [], description="rules in order, e.g. [reserve_output, {queue_limit: 500}]"
+    )
+    preemption: Literal["recompute", "swap", "auto"] = Field(
+        "recompute", description="recompute | swap | auto; what becomes of a victim's KV; swap needs kv.tiers"
     )
     max_num_seqs: Count = 256
     max_num_batched_tokens: Count = 2048
@@ -109,6 +125,26 @@ class CancelSection(Section):
     after_s: NonNegative
 
 
+class PredictedLenSection(Section):
+    sigma: Annotated[Number, Field(ge=0, le=MAX_SIGMA)]
+
+
+class TenantSection(Section):
+    name: Annotated[str, Field(min_length=1)]
+    share: NonNegative | None = None  # null: an equal part
+    weight: Annotated[Number, Field(ge=1e-6, le=1e6)] = 1.0  # service is divided by it
+    priority: Annotated[Whole, Field(ge=-(2**31), lt=2**31)] | None = None  # null: the trace's, else 0
+    slo: dict[str, Positive | None] | None = None  # those named replace the scenario's; a null lifts it
+
+    @field_validator("slo", mode="before")
+    @classmethod
+    def _known_limits(cls, value: object) -> object:
+        for key in value if isinstance(value, dict) else ():
+            if key not in SLO_KEYS:
+                raise ValueError(f"unknown key {key!r:.80}{suggest(key, SLO_KEYS)}")
+        return value
+
+
 class LatencySection(Section):
     kind: Literal["profile", "roofline", "linear"] = "profile"
     profile: str | None = Field(None, description="path; null = shipped for gpu + model, else the roofline")
@@ -126,15 +162,17 @@ class LatencySection(Section):
 class WorkloadSection(Section):
     trace: str | None = Field(None, description="file; else arrivals and lengths are drawn")
     format: str = "auto"
-    columns: dict[str, str] | None = Field(None, description="{arrival: ts, prompt: in_tok, output: out_tok}")
+    columns: dict[str, str] | None = Field(
+        None, description="{arrival: ts, prompt: in_tok, output: out_tok, tenant: user}"
+    )
     time_unit: Literal["s", "ms", "us", "ns"] | None = Field(None, description="never guessed")
     start_s: NonNegative = 0
     duration_s: Positive | None = None
     limit: Count | None = None
     rate_scale: Positive = 1.0
     spread_ms: NonNegative = Field(0, description="spread coarse time stamps; Mooncake: 3000")
-    arrivals: dict[str, Any] = {"kind": "profile", "name": "azure-conv"}
-    lengths: dict[str, Any] = {"kind": "table", "name": "azure-conv"}
+    arrivals: dict[str, Any] = Field({"kind": "profile", "name": "azure-conv"})
+    lengths: dict[str, Any] = Field({"kind": "table", "name": "azure-conv"})
     max_concurrency: Count | None = Field(None, description="the client keeps at most so many under way")
     max_tokens: Count | None = Field(
         None, description="what the client asks for; null = the trace's column, else 2048"
@@ -147,13 +185,26 @@ class WorkloadSection(Section):
     pre_delay_s: NonNegative | dict[str, Any] | None = Field(
         None, description="{lognormal: {mean: 0.2, sigma: 0.5}}: before the server, in E2E and not in TTFT"
     )
+    tenants: Annotated[list[TenantSection], Field(min_length=1)] | None = Field(
+        None,
+        description="[{name: a, share: 0.7, weight: 1, priority: 0, slo: {ttft_ms: 200}}, {name: b, ..}]",
+    )
     cancel: CancelSection | None = Field(None, description="{fraction: 0.05, after_s: 10}")
+    predicted_len: PredictedLenSection | None = Field(
+        None, description="{sigma: 0.3}: policies see output x exp(sigma N(0, 1)); null = they see nothing"
+    )
 
     @model_validator(mode="after")
     def _one_limit_on_concurrency(self) -> WorkloadSection:
         if self.max_concurrency is not None and self.arrivals.get("kind") == "closed_loop":
             raise ValueError("max_concurrency: the clients of arrivals.kind: closed_loop bound it already")
         return self
+
+    @field_validator("tenants")
+    @classmethod
+    def _names_differ(cls, value: list[TenantSection] | None) -> list[TenantSection] | None:
+        check_names(tenant.name for tenant in value or ())
+        return value
 
     @field_validator("arrivals", "lengths")
     @classmethod
@@ -184,7 +235,7 @@ class RunSection(Section):
         "none", description="none | auto (MSER-5) | 0.1 | {requests: 50}"
     )
     horizon_s: Positive | None = None
-    percentiles: list[Annotated[Number, Field(ge=0, le=100)]] = [50, 90, 95, 99]
+    percentiles: list[Annotated[Number, Field(ge=0, le=100)]] = Field([50, 90, 95, 99])
     percentile_method: Literal["linear", "nearest"] = "linear"
 
     @field_validator("warmup", mode="wrap")

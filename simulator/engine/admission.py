@@ -45,7 +45,8 @@ def make_sequence(
         arrival=now,
         priority=request.priority,
         tenant=request.tenant,
-        deadline=None if request.timeout is None else now + request.timeout,
+        deadline=None if request.ttft_limit is None else now + request.ttft_limit,
+        predicted_len=request.predicted_len,
         hash_ranges=ranges,
         hash_private_from=shared,
     )

@@ -15,7 +15,7 @@ from simulator.request import Sequence
 from simulator.schedulers.base import Scheduler
 
 
-class Decision(TypedDict):
+class Step(TypedDict):
     """One step. Chunks are (request id, tokens, position of the first); `cached` are hits at admission."""
 
     step: int
@@ -30,6 +30,18 @@ class Decision(TypedDict):
     finished: list[str]
 
 
+class Decision(Step, total=False):
+    """One step, and where it began any, its transfers: (request id or None, tier, blocks, "in" or "out")."""
+
+    moves: list[tuple[str | None, int, int, str]]
+
+
+def is_decision(line: object) -> bool:
+    """Say whether a line read from a log has the keys of a decision."""
+    needed, known = Step.__annotations__.keys(), Decision.__annotations__.keys()
+    return isinstance(line, dict) and needed <= line.keys() <= known
+
+
 class DecisionLog:
     """Collect decisions in memory; `write` puts them into a file, a JSON object a line."""
 
@@ -38,22 +50,25 @@ class DecisionLog:
 
     def decided(self, batch: Batch, scheduler: Scheduler, now: float) -> None:
         """Note a step as `schedule` left it; a call that decided nothing is no step."""
-        if not batch and not batch.preempted:
+        if not batch and not batch.preempted and not batch.moves:
             return
-        self.lines.append(
-            Decision(
-                step=len(self.lines),
-                t=now,
-                decodes=batch.num_decodes,
-                chunks=[(chunk.seq.id, chunk.num_tokens, chunk.start) for chunk in batch.chunks],
-                cached={chunk.seq.id: chunk.cached for chunk in batch.chunks if chunk.cached},
-                preempted=[seq.id for seq in batch.preempted],
-                free_blocks=scheduler.kv.num_free,
-                running=len(scheduler.running),
-                waiting=len(scheduler.waiting),
-                finished=[],
-            )
+        line = Decision(
+            step=len(self.lines),
+            t=now,
+            decodes=batch.num_decodes,
+            chunks=[(chunk.seq.id, chunk.num_tokens, chunk.start) for chunk in batch.chunks],
+            cached={chunk.seq.id: chunk.cached for chunk in batch.chunks if chunk.cached},
+            preempted=[seq.id for seq in batch.preempted],
+            free_blocks=scheduler.kv.num_free,
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            finished=[],
         )
+        if batch.moves:
+            line["moves"] = [
+                (seq.id if seq else None, tier, n, direction) for seq, tier, n, direction in batch.moves
+            ]
+        self.lines.append(line)
 
     def finished(self, sequences: Iterable[Sequence], now: float) -> None:
         """Note what the step decided last, or an abort after it, ended."""

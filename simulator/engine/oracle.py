@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable
 
-from simulator.batch import NOTHING_ENDED, Batch, DecodeGroup, StepResult
+from simulator.batch import NOTHING_ENDED, Batch, DecodeGroup, Move, StepResult
+from simulator.engine.links import Links, Moved
 from simulator.latency.base import LatencyModel
 from simulator.request import Sequence
 
@@ -17,8 +19,9 @@ from simulator.request import Sequence
 class SimulatedExecutor:
     """Execute batches in the time that the latency model says."""
 
-    def __init__(self, latency: LatencyModel, group: DecodeGroup) -> None:
+    def __init__(self, latency: LatencyModel, group: DecodeGroup, links: Links | None = None) -> None:
         self.latency = latency
+        self._links = links
         self._group = group
         self._truth: dict[Sequence, int] = {}
         self._ends: list[tuple[int, int, Sequence]] = []  # (group step at which it ends, order, sequence)
@@ -30,6 +33,11 @@ class SimulatedExecutor:
     def forget(self, seq: Sequence) -> int:
         """Drop a sequence that has left the engine; return its true output length."""
         return self._truth.pop(seq)
+
+    def move(self, moves: Iterable[Move], now: float) -> Moved:
+        """Begin the transfers of a batch and say when they will be done."""
+        assert self._links is not None, "blocks move only between tiers"
+        return self._links.move(moves, now)
 
     def remaining(self, seq: Sequence) -> int:
         """Return how many tokens a sequence will really still get."""

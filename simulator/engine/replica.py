@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 import simpy
 
 from simulator.batch import Batch, StepResult
-from simulator.engine.clock import StepEnd, step_ends
+from simulator.engine.clock import StepEnd, step_ends, towards
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.metrics.recorder import Recorder
 from simulator.request import Sequence
@@ -46,6 +46,15 @@ class UnderWay(NamedTuple):
 
     end: float
     opened: int  # blocks it took
+
+
+class Arrival(NamedTuple):
+    """A fetch that is complete; `number` counts fetches in the order in which they were decided."""
+
+    moment: float
+    number: int
+    seq: Sequence
+    wait: float  # s since the decision
 
 
 class Replica:
@@ -76,6 +85,8 @@ class Replica:
         self.skips = skip and not self.is_watched
         self.now = env.now  # the replica's clock, at or ahead of SimPy's
         self._aborts: dict[Sequence, tuple[float, str]] = {}  # whose client has gone: when and why
+        self._arrivals: list[Arrival] = []  # fetches that are complete, and not yet learnt
+        self._num_fetches = 0
         self._pending: tuple[Batch, StepResult] | None = None  # executed, but not yet learnt from
         self._wake: simpy.Event | None = None
         env.process(self._run())
@@ -97,7 +108,8 @@ class Replica:
     def close(self) -> None:
         """Note how far the unfinished came when the clock stops; clients that left before it are gone."""
         self._apply_aborts()
-        for seq in [*self.scheduler.running, *self.scheduler.waiting.members()]:
+        scheduler = self.scheduler
+        for seq in [*scheduler.running, *scheduler.fetching, *scheduler.waiting.members()]:
             self.recorder.discard(seq)
 
     def _run(self) -> Wait:
@@ -106,8 +118,11 @@ class Replica:
         while True:
             if self._aborts:
                 self._apply_aborts()
+            if self._arrivals:
+                self._apply_arrivals()
             now = self.now
             batch = scheduler.schedule(now)
+            start = self._move(batch, now) if batch.moves else now
             if scheduler.shed:
                 self._drop_shed(now)
             has_news = bool(batch.preempted)
@@ -115,12 +130,12 @@ class Replica:
                 has_news = True
                 self._learn(*self._pending)
                 self._pending = None
-            if batch.num_tokens or batch.preempted:
-                recorder.scheduled(batch, scheduler, now)
+            if batch.num_tokens or batch.preempted or batch.moves:
+                recorder.scheduled(batch, scheduler, now, start)
             if self.is_watched:
                 self._show(batch, now)
             if batch.num_tokens:
-                end = now + latency.step_time(batch)
+                end = start + latency.step_time(batch)
                 result = executor.execute(batch)
                 ends_any = result.stopped or batch.ending
                 if env.peek() <= end or (ends_any and self.on_done is not None):
@@ -140,6 +155,10 @@ class Replica:
                     while env.now < under_way.end:
                         yield StepEnd(env, under_way.end)
                     recorder.repeated([under_way.end], [under_way.opened])
+            elif start > now:  # a step that only copies
+                while env.now < start:
+                    yield StepEnd(env, start)
+                self.now = start
             elif not has_news:
                 yield from self._idle()
 
@@ -150,7 +169,7 @@ class Replica:
         """
         outside, wake_at = self.env.peek(), self.scheduler.wake_at
         horizon = outside if wake_at is None else min(outside, wake_at)
-        if horizon <= self.now or self._aborts:
+        if horizon <= self.now or self._aborts or self._arrivals:
             return None
         steps = self.scheduler.steady_steps(batch, self.executor.steps_before_end())
         if steps <= 0:
@@ -163,6 +182,31 @@ class Replica:
             return None
         self.recorder.repeated(ends[:-1], opened[:-1])
         return UnderWay(ends[-1], opened[-1])
+
+    def _move(self, batch: Batch, now: float) -> float:
+        """Begin a batch's transfers; return when its forward pass can begin."""
+        moved = self.executor.move(batch.moves, now)
+        if moved.start > now:
+            batch.stall = moved.stall
+        for seq, moment in moved.arrivals.items():
+            self._num_fetches += 1
+            self.env.process(self._fetch(Arrival(moment, self._num_fetches, seq, moment - now)))
+        return moved.start
+
+    def _fetch(self, arrival: Arrival) -> Wait:
+        env = self.env
+        while env.now < arrival.moment:
+            yield env.timeout(towards(env.now, arrival.moment))
+        self._arrivals.append(arrival)
+        self._rouse()
+
+    def _apply_arrivals(self) -> None:
+        """Let the scheduler learn which fetches are complete, in the order in which they came to be."""
+        for arrival in sorted(self._arrivals, key=lambda each: each[:2]):
+            if arrival.seq.state == "fetching":  # or its client has gone
+                self.recorder.transfers.fetch_wait += arrival.wait
+                self.scheduler.arrived(arrival.seq, self.now)
+        self._arrivals.clear()
 
     def _show(self, batch: Batch, now: float) -> None:
         for observer in self.observers:

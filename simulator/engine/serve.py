@@ -11,6 +11,7 @@ from typing import NamedTuple
 import simpy
 
 from simulator.engine.clients import OPEN_LOOP, ClientPlan, Clients, Progress
+from simulator.engine.links import Links
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.engine.replica import Observer, Replica
 from simulator.latency.base import LatencyModel
@@ -54,7 +55,8 @@ def serve(
     """Run requests, given in order of arrival, until all are done or the horizon (s, inclusive) is over."""
     env = simpy.Environment()
     recorder = Recorder(len(requests), scheduler.kv.pool.num_blocks)
-    executor = SimulatedExecutor(latency, scheduler.decodes)
+    tiers = scheduler.kv.tiers
+    executor = SimulatedExecutor(latency, scheduler.decodes, None if tiers is None else Links(tiers))
     if scheduler.latency is None:
         scheduler.latency = latency
     if any(name.endswith("_oracle") for name in scheduler.policy_names()):

@@ -14,13 +14,15 @@ from simulator.batch import Batch, Chunk
 from simulator.request import Sequence
 from simulator.schedulers.base import Scheduler
 
-ARRIVING, WAITING, PREFILL, DECODE, LEFT_OUT, PREEMPTED = (
+ARRIVING, WAITING, PREFILL, DECODE, LEFT_OUT, PREEMPTED, FETCHING, HELD_BACK = (
     "step under way",
     "waiting",
     "prefill",
     "decode",
     "left out",
     "preempted",
+    "fetching",
+    "held back",
 )
 HELD_BY: dict[str, str] = {
     "seats": "all {} seats (max_num_seqs) were taken",
@@ -59,17 +61,28 @@ class Story:
 
     def decided(self, batch: Batch, scheduler: Scheduler, now: float) -> None:
         """Note what the step just decided means for every sequence."""
-        self._step = [self._num_steps] if batch or batch.preempted else []
+        self._step = [self._num_steps] if batch or batch.preempted or batch.moves else []
         chunks = {chunk.seq: chunk for chunk in batch.chunks}
+        stall = sum(batch.stall)
         preempted = set(batch.preempted)
         for seq in scheduler.running:
             if self._follows(seq):
-                self._begin(seq, now, *_running(seq, batch, chunks.get(seq)))
+                if stall:
+                    self._begin(seq, now, HELD_BACK, "the step waited until blocks were copied out", 0)
+                activity = _running(seq, batch, chunks.get(seq))
+                if not batch and scheduler.fetching:
+                    activity = LEFT_OUT, "its batch waited for blocks of others", 0
+                self._begin(seq, now + stall, *activity)
+        for seq in scheduler.fetching:
+            if self._follows(seq):
+                self._begin(seq, now, FETCHING, f"its blocks came from {_places(seq, scheduler)}", 0)
         for seq in scheduler.waiting:
             if self._follows(seq):
                 kind = PREEMPTED if seq.num_preemptions else WAITING
                 lost = seq in preempted
                 why = _preempted_for(batch, scheduler) if lost else _why_waiting(batch, scheduler)
+                if lost and seq.swapped:
+                    why += f", they were copied to {_places(seq, scheduler)}"
                 self._begin(seq, now, kind, why, 0)
         self._num_steps += len(self._step)
 
@@ -77,7 +90,7 @@ class Story:
         """Close the last span of sequences that ended; one may have gone before any step was decided."""
         for seq in sequences:
             if seq.id in self.spans:
-                self.spans[seq.id][-1].end = now
+                close(self.spans[seq.id], now)
             elif self._follows(seq):
                 self.spans[seq.id] = [arriving(seq.arrival, now)]
 
@@ -101,6 +114,13 @@ def arriving(start: float, end: float) -> Span:
     return Span(ARRIVING, "a step was under way when it arrived", start, end)
 
 
+def close(spans: list[Span], end: float) -> None:
+    """End a story; a span that was to begin later, after a step's stall, never did."""
+    while spans[-1].start > end and len(spans) > 1:
+        spans.pop()
+    spans[-1].end = end
+
+
 def _running(seq: Sequence, batch: Batch, chunk: Chunk | None) -> tuple[str, str, int]:
     if chunk is not None:
         done = chunk.start + chunk.num_tokens
@@ -117,6 +137,13 @@ def _running(seq: Sequence, batch: Batch, chunk: Chunk | None) -> tuple[str, str
         return DECODE, "a token a step", 1
     only_prompts = decodes and not batch.num_decodes
     return LEFT_OUT, "the step computed only prompts" if only_prompts else "the step had no room for it", 0
+
+
+def _places(seq: Sequence, scheduler: Scheduler) -> str:
+    """Name the tiers in which a sequence's blocks lie."""
+    tiers = scheduler.kv.tiers
+    assert tiers is not None, "the sequence has blocks in a tier"
+    return " and ".join(tiers[tier].name for tier in sorted({claim.tier for claim in seq.claims}))
 
 
 def _why_waiting(batch: Batch, scheduler: Scheduler) -> str:

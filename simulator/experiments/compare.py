@@ -18,6 +18,7 @@ from simulator.config.build import NO_POLICIES, Machine, Policies, build_machine
 from simulator.config.loading import parse_value
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
+from simulator.config.tenants import tenant_limits
 from simulator.errors import ConfigError, suggest
 from simulator.schedulers import Scheduler
 from simulator.workload.workload import Workload
@@ -66,6 +67,8 @@ class Comparison:
         """Whether all candidates were sent the same requests: no key that shapes the workload was varied."""
         one, *others = (run.workload for run in self.runs.values())
         names = ("arrival", "num_prompt", "num_output")
+        if any(one.tenants != each.tenants for each in others):
+            return False
         return all(np.array_equal(getattr(one, n), getattr(each, n)) for each in others for n in names)
 
     @property
@@ -134,7 +137,8 @@ def compare(
     if not candidates:
         raise ConfigError("compare: no candidates; vary at least one key")
     if metric is None:
-        metric = "attainment" if scenario.slo.seconds() else "output_throughput"
+        judged = scenario.slo.seconds() or any(tenant_limits(scenario).values())
+        metric = "attainment" if judged else "output_throughput"
     if baseline is not None and baseline not in candidates:
         raise ConfigError(f"--baseline {baseline!r}: no such candidate{suggest(baseline, candidates)}")
     cache = _Shared()
@@ -220,7 +224,7 @@ def _metrics(run: Run) -> Sequence[str]:
 
 def lower_is_better(metric: str) -> bool:
     """Say whether less of a metric is better: latencies, preemptions, failures."""
-    good = ("throughput", "goodput", "attainment", "completed", "hit", "output_tokens")
+    good = ("throughput", "goodput", "attainment", "completed", "hit", "output_tokens", "jain")
     return not any(word in metric for word in good)
 
 
@@ -230,6 +234,8 @@ def cell(key: str, value: float | str | None) -> str:
         return "n/a"
     if key in ("attainment", "kv_usage_peak"):
         return f"{100 * value:.1f}%"
+    if key.startswith("jain"):
+        return f"{value:.3f}"
     whole = value >= 1000 or (value.is_integer() and not key.endswith("_ms"))
     return f"{value:,.0f}" if whole else f"{value:,.2f}"
 

@@ -10,7 +10,15 @@ from simulator.engine.decisions import Decision
 from simulator.errors import ConfigError, suggest
 from simulator.experiments.run_folder import SavedRun
 
-OWN = ("attainment", "num_preemptions", "prefix_hit_rate", "kv_usage_mean")
+OWN = (
+    "attainment",
+    "num_preemptions",
+    "prefix_hit_rate",
+    "kv_usage_mean",
+    "oldest_wait_s",
+    "jain_service",
+    "jain_latency",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from simulator.config.build import NO_POLICIES, Policies
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
-from simulator.engine.story import DECODE, PREFILL, Span, Story, arriving
+from simulator.engine.story import DECODE, PREFILL, Span, Story, arriving, close
 from simulator.errors import ConfigError, suggest
 from simulator.latency.base import LatencyModel, StepFeatures
 from simulator.metrics.tables import STATUS, StepTable
@@ -102,7 +102,7 @@ def story_of(run: Run, story: Story, request_id: str) -> Explanation:
     if not spans and end > arrival:
         spans = [arriving(arrival, end)]
     if spans:
-        spans[-1].end = end
+        close(spans, end)
     if pre_delay:
         spans.insert(0, Span("before the server", "what its client did first", arrival - pre_delay, arrival))
     return Explanation(
@@ -133,7 +133,8 @@ def _slowed(span: Span, steps: StepTable, latency: LatencyModel) -> float:
         if i < len(steps) and steps.prefill_tokens[i]:
             n = int(steps.num_decodes[i])
             alone = StepFeatures(n, n, n, n, int(steps.decode_kv[i]), int(steps.decode_kv_max[i]))
-            lost += float(steps.end[i] - steps.start[i]) - latency.step_time(alone)
+            seconds = float(steps.end[i] - steps.start[i] - steps.stall[i])
+            lost += seconds - latency.step_time(alone)
     return lost
 
 

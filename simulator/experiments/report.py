@@ -35,6 +35,7 @@ from simulator.experiments.report_summary import (
     warnings,
 )
 from simulator.experiments.report_words import FIGURES, VOCABULARY
+from simulator.experiments.tenant_tables import tenants_html
 from simulator.metrics.tables import COMPLETED, RequestTable, StepTable
 
 
@@ -55,6 +56,8 @@ def build_report(
     for kind, words in (("reason", reason), ("provenance", str(extra.get("provenance") or ""))):
         lead += f'<p class="{kind}">{escape(words)}</p>' if words else ""
     sections = [Section("overview", "Overview", _overview(summary, block, slo))]
+    if tenants := tenants_html(summary):
+        sections.append(Section("tenants", "Tenants and classes", tenants))
     for anchor, (heading, figures) in FIGURES.items():
         body = "".join(
             figure_html(PLOTS[kind](requests, steps, num_blocks=num_blocks, slo=slo), kind, how)

@@ -50,5 +50,8 @@ VOCABULARY = {
     "E2E latency": "From arrival to the end of the step that sampled the last token.",
     "Goodput": "Requests that meet every SLO, per second.",
     "Attainment": "Requests that meet every SLO, as a share of all injected requests, whatever their fate.",
+    "Jain's index": "(sum x)² / (n sum x²) over the tenants: 1 if all are equal, 1/n if one has everything. "
+    "x is the tokens served (prompt and output) per weight, or the mean E2E latency per output token.",
+    "Oldest wait": "The longest time between a request's arrival and the first step that computed any of it.",
     "Preemption": "A running request loses its KV blocks because the cache is full, and queues again.",
 }

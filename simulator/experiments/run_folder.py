@@ -20,7 +20,7 @@ from simulator.config.loading import absolute_paths, load_scenario
 from simulator.config.policies import PolicyFile, policy_files
 from simulator.config.run import Run
 from simulator.config.scenario import Scenario
-from simulator.engine.decisions import Decision
+from simulator.engine.decisions import Decision, is_decision
 from simulator.errors import InputError
 from simulator.experiments.report import write_report
 from simulator.experiments.timeline import write_timeline
@@ -191,9 +191,11 @@ def _read_decisions(path: Path) -> list[Decision] | None:
     try:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             decision = json.loads(line)
-            if not isinstance(decision, dict) or decision.keys() != Decision.__annotations__.keys():
+            if not is_decision(decision):
                 raise InputError(f"{path}, line {number}: not a decision")
-            decision["chunks"] = [tuple(chunk) for chunk in decision["chunks"]]
+            for key in ("chunks", "moves"):
+                if key in decision:
+                    decision[key] = [tuple(each) for each in decision[key]]
             decisions.append(cast("Decision", decision))
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: {error}") from None

@@ -17,13 +17,16 @@ def verdict(own: Mapping[str, object], bottleneck: Bottleneck | None) -> str:
     'SLO missed: 50.0 % of 8 requests within TTFT <= 500 ms, target 90 %.'
     """
     attainment, target, slo = own["attainment"], own["attainment_target"], own["slo"]
-    if not isinstance(slo, Mapping) or not slo:
+    theirs = own.get("slo_by_tenant")
+    if not isinstance(slo, Mapping) or not (slo or theirs):
         text = "No SLO given."
     elif not isinstance(attainment, float) or not isinstance(target, float):
         text = "No request arrived, so there is nothing to judge."
     else:
         word = "met" if attainment >= target else "missed"
         limits = ", ".join(f"{_NAMES[name]} <= {limit:g} ms" for name, limit in slo.items())
+        if theirs:
+            limits += f"{' or ' if limits else ''}their tenant's own limits"
         text = (
             f"SLO {word}: {100 * attainment:.1f} % of {own['injected']:,} requests within {limits}, "
             f"target {100 * target:g} %."

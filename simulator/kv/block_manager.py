@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, cast
 
 from simulator.kv.block_pool import BlockPool, Run
+from simulator.kv.tiers import Tiers
 from simulator.request import Sequence
 
 
@@ -30,7 +31,7 @@ class BlockManager:
     """Allocate paged KV memory to sequences.
 
     `num_blocks` are the usable blocks (vLLM's number less its null block). `watermark` blocks stay free
-    when something is admitted while others run.
+    when something is admitted while others run. `tiers` is the memory below the GPU's, if there is any.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class BlockManager:
         *,
         enable_prefix_caching: bool = True,
         watermark_blocks: int = 0,
+        tiers: Tiers | None = None,
     ) -> None:
         if block_size < 1:
             raise ValueError(f"block_size must be >= 1, got {block_size}")
@@ -47,6 +49,9 @@ class BlockManager:
         self.enable_prefix_caching = enable_prefix_caching
         self.watermark_blocks = watermark_blocks
         self.pool = BlockPool(num_blocks)
+        self.tiers = tiers
+        if tiers is not None and tiers.offloads:
+            self.pool.on_evict = tiers.evicted
         self.num_queries = 0  # tokens looked up at admissions
         self.num_hits = 0  # of these, tokens found
 
@@ -75,27 +80,34 @@ class BlockManager:
             return NO_HIT
         return Hit(runs, sum(n for _, n in runs), sum(n for run, n in runs if not run.refs))
 
-    def admit(self, seq: Sequence, hit: Hit, n: int, *, must_fit: int, watermark: bool) -> bool:
-        """Give a waiting sequence its hits and slots for n more tokens; False and no change if that fails.
-
-        `must_fit` is the number of tokens that must find room now although only some are scheduled.
-        """
+    def has_room(self, hit: Hit, n: int, *, must_fit: int, watermark: bool) -> bool:
+        """Say whether a waiting sequence's hits and n more tokens fit, and `must_fit` tokens in all."""
         pool, size = self.pool, self.block_size
-        hit_runs, num_hit, num_free_hit = hit
-        room = pool.num_unhashed_free + pool.num_cached_free - num_free_hit
+        room = pool.num_unhashed_free + pool.num_cached_free - hit.num_free
         if watermark:
             room -= self.watermark_blocks
-        need = -(-n // size)
-        if need > room or -(-must_fit // size) - num_hit > room:
+        return -(-n // size) <= room and -(-must_fit // size) - hit.num_blocks <= room
+
+    def admit(
+        self, seq: Sequence, hit: Hit, n: int, *, must_fit: int, watermark: bool, publish: bool = True
+    ) -> bool:
+        """Give a waiting sequence its hits and slots for n more tokens; False and no change if that fails.
+
+        `must_fit` is the number of tokens that must find room now although only some are scheduled. Without
+        `publish` nobody can hit the blocks of the n tokens yet, since their KV is still elsewhere.
+        """
+        if not self.has_room(hit, n, must_fit=must_fit, watermark=watermark):
             return False
+        pool, size = self.pool, self.block_size
+        hit_runs, num_hit, _ = hit
         for run, count in hit_runs:
             pool.hold(run, count)
             seq.runs.append([run, count])
         seq.num_hashed = num_hit
         self.num_queries += seq.num_prompt + seq._output
         self.num_hits += num_hit * size
-        pool.take(need)
-        if seq.hash_private_from:
+        pool.take(-(-n // size))
+        if publish and seq.hash_private_from:
             self._register(seq, min(num_hit + n // size, seq.hash_private_from))
         return True
 
@@ -118,20 +130,26 @@ class BlockManager:
             self._register(seq, min((computed + n) // size, seq.hash_private_from))
         return True
 
-    def release(self, seq: Sequence, num_slots: int) -> None:
-        """Take back all blocks of a sequence to which `num_slots` token slots are allocated."""
+    def release(self, seq: Sequence, num_slots: int, *, publish: bool = True) -> None:
+        """Take back all blocks of a sequence to which `num_slots` token slots are allocated.
+
+        Without `publish`, those not yet in the prefix cache are freed as if nothing were in them.
+        """
         pool, size = self.pool, self.block_size
         full, held = num_slots // size, -(-num_slots // size)
         if held > pool.num_blocks - pool.num_unhashed_free - pool.num_cached_free:
             raise ValueError(f"{seq!r} releases more blocks than are in use: double free")
-        if not seq.runs and len(seq.hash_ranges) == 1:  # plain: all of its own, nothing published yet
+        if (
+            publish and not seq.runs and len(seq.hash_ranges) == 1
+        ):  # plain: all of its own, nothing published yet
             lo, hi = seq.hash_ranges[0]
             hashed = full if full < hi - lo else hi - lo
             pool.num_unhashed_free += held - hashed
             if hashed:
                 pool.leave_cached(lo, lo + hashed)
             return
-        self._register(seq, full)
+        if publish:
+            self._register(seq, full)
         pool.give(held - seq.num_hashed)
         for run in reversed(list(held_runs(seq))):
             self.pool.drop(run)
@@ -141,6 +159,10 @@ class BlockManager:
     def publish(self, seq: Sequence, n: int) -> None:
         """Register the blocks that n more tokens of a running sequence fill, as far as hashes are known."""
         self._register(seq, (seq.num_computed + n) // self.block_size)
+
+    def arrived(self, seq: Sequence) -> None:
+        """Publish the blocks that a fetch has filled, as far as others may know their hashes."""
+        self._register(seq, min(seq.num_computed // self.block_size, seq.hash_private_from))
 
     def shared_blocks(self, seq: Sequence) -> int:
         """Count the blocks of a sequence that others hold too."""

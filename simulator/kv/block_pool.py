@@ -15,7 +15,7 @@ Left out: which physical block is which, since no decision depends on it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from simulator.request import HashRange
 
@@ -59,11 +59,17 @@ class BlockPool:
         self._heap: list[tuple[int, int, Run]] = []  # (released, -lo, run); stale entries are skipped
         self._releases = 0
         self._overdue = 0  # cached blocks already taken whose hashes can still be found
+        self.on_evict: Callable[[int, int], None] | None = None  # told hashes lo..hi-1 as the last copy goes
 
     @property
     def num_free(self) -> int:
         """Blocks that an allocation may take: never used, unhashed, or cached and held by nobody."""
         return self.num_unhashed_free + self.num_cached_free
+
+    @property
+    def num_steady(self) -> int:
+        """Free blocks that go in an order known beforehand, and of which nobody must be told."""
+        return self.num_free if self.on_evict is None else self.num_unhashed_free
 
     def take(self, n: int) -> None:
         """Take n free blocks, evicting cached ones when the unhashed ones do not suffice.
@@ -80,6 +86,8 @@ class BlockPool:
         self.num_cached_free += spare
         self.num_evicted -= spare
         self._overdue -= spare
+        if self.on_evict is not None:
+            self._evict()
 
     def give(self, n: int) -> None:
         """Return n unhashed blocks."""
@@ -199,16 +207,22 @@ class BlockPool:
             size = run.hi - run.lo
             if size > n and len(here) == 1:
                 run.hi -= n
+                self._gone(run.hi, run.hi + n)
                 return
             if size <= n:
                 heapq.heappop(heap)
                 here.remove(run)
                 if not here:
                     del self._copies[run.lo]
+                    self._gone(run.lo, run.hi)
                 run.released = 0
                 n -= size
             else:
                 self._split(run, run.hi - n)
+
+    def _gone(self, lo: int, hi: int) -> None:
+        if self.on_evict is not None:
+            self.on_evict(lo, hi)
 
     def cached_runs(self) -> Iterator[Run]:
         """Yield every run that a lookup could find, copies included."""

@@ -29,8 +29,7 @@ def weighted_percentiles(
     values: Floats, weights: Ints, ranks: list[float], method: str = "linear"
 ) -> list[float | None]:
     """Return the percentiles of the sample in which each value occurs `weight` times; None if it is empty."""
-    if method not in METHODS:
-        raise ValueError(f"percentile_method must be one of {', '.join(METHODS)}, got {method!r}")
+    _check(method)
     total = int(weights.sum())
     if total == 0:
         return [None] * len(ranks)
@@ -42,6 +41,34 @@ def weighted_percentiles(
         return float(ordered[np.searchsorted(upto, i, side="right")])
 
     return [_percentile(nth, total, rank, method) for rank in ranks]
+
+
+def grouped_percentiles(
+    values: Floats, group: Ints, num_groups: int, rank: float, method: str = "linear"
+) -> Floats:
+    """Return one percentile per group, value i being of group[i]; NaN for an empty group.
+
+    The same numbers as `percentiles` of each group, in one sort: a trace may have thousands of users.
+    """
+    _check(method)
+    sizes = np.bincount(group, minlength=num_groups)
+    found = np.full(num_groups, np.nan)
+    some = np.flatnonzero(sizes)
+    ordered, first = values[np.lexsort((values, group))], (np.cumsum(sizes) - sizes)[some]
+    exact = Fraction(str(rank)) / 100
+    if method == "nearest":
+        ranks = -(-exact.numerator * sizes[some] // exact.denominator)
+        found[some] = ordered[first + np.maximum(ranks - 1, 0)]
+        return found
+    low, rest = np.divmod(exact.numerator * (sizes[some] - 1), exact.denominator)
+    below, above = ordered[first + low], ordered[first + np.minimum(low + 1, sizes[some] - 1)]
+    found[some] = below + (above - below) * (rest / exact.denominator)
+    return found
+
+
+def _check(method: str) -> None:
+    if method not in METHODS:
+        raise ValueError(f"percentile_method must be one of {', '.join(METHODS)}, got {method!r}")
 
 
 def _percentile(nth: Callable[[int], float], total: int, rank: float, method: str) -> float:

@@ -28,6 +28,7 @@ from simulator.metrics.tables import (
     RequestTable,
     StepTable,
 )
+from simulator.metrics.transfers import Transfers
 from simulator.request import Request, Sequence
 from simulator.schedulers.base import Scheduler
 from simulator.workload.requests import Requests
@@ -57,10 +58,11 @@ class Recorder:
         self._joined: dict[Sequence, int] = {}  # first step of the stint so far
         self._stints = array("q")  # those that are over: (request, first step, last step) one after the other
         self._left_out: list[Sequence] = []  # decodes that the last step left out
+        self.transfers = Transfers()
         self.num_skipped = 0  # steps taken without asking the scheduler again
 
-    def scheduled(self, batch: Batch, scheduler: Scheduler, now: float) -> None:
-        """Note a decided step, before time passes."""
+    def scheduled(self, batch: Batch, scheduler: Scheduler, now: float, start: float) -> None:
+        """Note a decided step, before time passes; its forward pass begins at `start`."""
         pool, group = scheduler.kv.pool, scheduler.decodes
         num_unhashed = pool.num_unhashed_free
         kv_tokens = group.offset_sum + group.size * group.steps
@@ -69,6 +71,8 @@ class Recorder:
         for seq in batch.ending:
             if seq.state == "running":
                 kv_tokens += seq._computed
+        for seq in scheduler.fetching:
+            kv_tokens += seq._computed
         self._spans.frombytes(
             pack_span(
                 1,
@@ -93,6 +97,8 @@ class Recorder:
             )
         )
         for chunk in batch.chunks:
+            if chunk.start < chunk.seq.lost:
+                self.transfers.recomputed(chunk, len(self._ends))
             if chunk.cached is not None:
                 index = chunk.seq.index
                 if self.scheduled_at[index] != self.scheduled_at[index]:
@@ -101,13 +107,16 @@ class Recorder:
         if batch.preempted or batch.postponed:
             for seq in (*batch.preempted, *batch.postponed):
                 self._end_stint(seq)
+        if batch.moves:
+            self.transfers.moved(batch, len(self._ends))
         if not batch.num_tokens:
-            self._ends.append(now)
+            self._ends.append(start)
 
     def repeated(self, ends: Many[float], opened: Many[int]) -> None:
         """Note that the last step was repeated: the ends of the repetitions, and the blocks each took."""
         n = len(ends)
         self._spans[-SPAN_INTS] += n
+        self.transfers.repeated(len(self._ends), n)
         self._ends.extend(ends)
         self._opened.extend(opened)
         self.num_skipped += n
@@ -238,7 +247,8 @@ class Recorder:
 
     def step_table(self) -> StepTable:
         """Return the steps that have ended, the repeated ones written out."""
-        return written_out(self._spans, self._ends, self._opened, self.num_blocks)
+        stall = self.transfers.stall(len(self._ends))
+        return written_out(self._spans, self._ends, self._opened, stall, self.num_blocks)
 
     def _in_order(self) -> Ints:
         """Indices of the requests that reached the server, in order of arrival: the rows of the table."""

@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.metrics.tables import Ints, StepTable
+from simulator.metrics.tables import Floats, Ints, StepTable
 
 SPAN = np.dtype(
     [
@@ -48,7 +48,9 @@ def span_columns(packed: array[int]) -> NDArray[np.void]:
     return np.frombuffer(packed, dtype=SPAN) if packed else np.zeros(0, dtype=SPAN)
 
 
-def written_out(packed: array[int], step_ends: array[float], taken: array[int], num_blocks: int) -> StepTable:
+def written_out(
+    packed: array[int], step_ends: array[float], taken: array[int], stall: Floats, num_blocks: int
+) -> StepTable:
     """Return the steps that have ended; `taken` are the blocks that decodes opened in each repeated one."""
     spans, ends = span_columns(packed), np.array(step_ends)
     count = spans["count"]
@@ -90,6 +92,7 @@ def written_out(packed: array[int], step_ends: array[float], taken: array[int], 
         kv_tokens=_narrow(column("kv_tokens") + again * (members + chunk)),
         num_preempted=_narrow(np.where(repeated, 0, column("num_preempted"))),
         evicted_blocks=evicted,
+        stall=stall,
     )
 
 

@@ -7,15 +7,20 @@ that meet every SLO. Times in seconds, `_ms` in reports. An empty sample is None
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.metrics.percentiles import weighted_percentiles
 from simulator.metrics.tables import COMPLETED, STATUS, Floats, Ints, RequestTable, StepTable
 from simulator.metrics.warmup import WarmUp, num_warmup
 
 SLOS = ("ttft", "tpot", "e2el")
+Slo = Mapping[str, float | Floats]
+"""Limits in seconds by metric: one for all requests, or one per row of the request table (inf: none)."""
+Bools = NDArray[np.bool_]
 
 
 class Latencies(NamedTuple):
@@ -46,14 +51,15 @@ def latencies(requests: RequestTable, warmup: WarmUp = "none") -> Latencies:
     return Latencies(kept, ttft, e2el, tpot, (start, end))
 
 
-def meets_slo(measured: Latencies, slo: dict[str, float]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Say which requests meet every SLO (seconds, met when equal); TPOT counts as 0 with one token."""
+def meets_slo(measured: Latencies, slo: Slo) -> Bools:
+    """Say which requests meet every SLO (met when equal); TPOT counts as 0 with one token."""
     good = np.ones(len(measured.rows), dtype=np.bool_)
     for name, limit in slo.items():
-        if name not in SLOS or not limit >= 0:
+        limits = np.asarray(limit, np.float64)
+        if name not in SLOS or not (limits >= 0).all():
             raise ValueError(f"an SLO is one of {', '.join(SLOS)} and >= 0 s, got {name}: {limit}")
         value: Floats = getattr(measured, name)
-        good &= np.nan_to_num(value, nan=0.0) <= limit
+        good &= np.nan_to_num(value, nan=0.0) <= (limits[measured.rows] if limits.ndim else limits)
     return good
 
 
@@ -62,12 +68,12 @@ def summarize(
     steps: StepTable,
     gaps: tuple[Floats, Ints],
     *,
-    slo: dict[str, float] | None = None,
+    slo: Slo | None = None,
     warmup: WarmUp = "none",
     ranks: list[float] | None = None,
     method: str = "linear",
 ) -> dict[str, object]:
-    """Return the summary with vLLM's keys. `slo` maps ttft, tpot, e2el to seconds; `gaps` are the ITLs."""
+    """Return the summary with vLLM's keys. `gaps` are the ITLs."""
     ranks = ranks or [99]
     measured = latencies(requests, warmup)
     kept = measured.rows

@@ -31,7 +31,7 @@ class RequestTable:
     scheduled: Floats  # start of the first step that computed a token of it
     first_token: Floats
     finish: Floats  # end of the step that sampled its last token; the moment of an abort or rejection
-    num_cached: Ints  # prompt tokens found in the prefix cache at the first admission
+    num_cached: Ints  # prompt tokens found in the prefix cache, or a tier, at the first admission
     num_preemptions: Ints
     priority: Ints
     tenant: list[str]
@@ -51,7 +51,10 @@ class RequestTable:
 
 @dataclass(slots=True)
 class StepTable:
-    """One row per engine step, in order of time; the counters are those after `schedule`."""
+    """One row per engine step, in order of time; the counters are those after `schedule`.
+
+    A step begins with its decision and includes its `stall`: its forward pass starts that much later.
+    """
 
     start: Floats
     end: Floats
@@ -66,10 +69,15 @@ class StepTable:
     prefill_kv_max: Ints
     num_running: Ints
     num_waiting: Ints
-    used_blocks: Ints  # blocks that a running sequence holds
+    used_blocks: Ints  # blocks that a running sequence holds, or one whose blocks are being fetched
     kv_tokens: Ints  # tokens whose KV lies in blocks of running sequences, shared ones counted per sequence
     num_preempted: Ints  # sequences preempted in this step
     evicted_blocks: Ints  # cached blocks overwritten in this step
+    stall: Floats = field(default_factory=lambda: np.zeros(0))  # s that it waited for copies out of the GPU
+
+    def __post_init__(self) -> None:
+        if not len(self.stall):
+            self.stall = np.zeros(len(self))
 
     def __len__(self) -> int:
         return len(self.start)

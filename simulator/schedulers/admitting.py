@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Literal
 
 from simulator.batch import Batch
 from simulator.errors import ConfigError
+from simulator.kv.block_manager import Hit
 from simulator.request import Sequence
 from simulator.schedulers.admission import ADMIT, SHED, WAIT, Verdict
+from simulator.schedulers.fetching import begin_fetch, find_fetch
 
 if TYPE_CHECKING:
     from simulator.schedulers.base import Scheduler
@@ -55,7 +57,7 @@ def _ask(scheduler: Scheduler, seq: Sequence) -> Verdict:
 
 def admit_head(scheduler: Scheduler, batch: Batch, whole: bool) -> Hold:
     """Admit the first in the queue, or say what keeps it there; with `whole` its prompt is not cut."""
-    if len(scheduler.running) >= scheduler.max_num_seqs:
+    if len(scheduler.running) + len(scheduler.fetching) >= scheduler.max_num_seqs:
         return "seats"
     if batch.budget <= 0:
         return "budget"
@@ -64,15 +66,54 @@ def admit_head(scheduler: Scheduler, batch: Batch, whole: bool) -> Hold:
     if scheduler.admission and (verdict := asked_as_head(scheduler, seq)) != ADMIT:
         return "rule" if verdict == WAIT else ""
     hit = kv.lookup(seq)
+    if kv.tiers is not None:
+        held_by = _admit_fetched(scheduler, batch, seq, hit)
+        if held_by is not None:
+            return held_by
     start = hit.num_blocks * kv.block_size
     n = seq.num_tokens - start if whole else batch.chunk_size(seq, start)
     if n > batch.budget and batch:
         return "budget"
     must_fit = min(seq.num_tokens, scheduler.max_model_len) if scheduler.scheduler_reserve_full_isl else 0
-    if not kv.admit(seq, hit, n, must_fit=must_fit, watermark=bool(scheduler.running)):
+    if not kv.admit(seq, hit, n, must_fit=must_fit, watermark=_others_run(scheduler)):
         return "blocks"
     if n > batch.budget:
         scheduler.count_oversized(seq)
     scheduler.start(seq, start)
     batch.add_chunk(seq, n, start, cached=start)
     return ""
+
+
+def _admit_fetched(scheduler: Scheduler, batch: Batch, seq: Sequence, hit: Hit) -> Hold | None:
+    """Admit a sequence of which a tier has blocks, if all its known tokens fit; None: nothing to fetch."""
+    watermark = _others_run(scheduler)
+    fits = scheduler.kv.has_room(hit, 0, must_fit=seq.num_tokens, watermark=watermark)
+    if not fits and scheduler.scheduler_reserve_full_isl:
+        return "blocks"  # with or without a fetch
+    fetch = find_fetch(scheduler, seq, hit)
+    if fetch is None:
+        return None
+    if not fits:
+        return "blocks"
+    begin_fetch(scheduler, batch, seq, hit, fetch)
+    return ""
+
+
+def _others_run(scheduler: Scheduler) -> bool:
+    """Say whether blocks will become free without an admission, so that one may wait."""
+    return bool(scheduler.running or scheduler.fetching)
+
+
+def next_exceeds(scheduler: Scheduler, num_tokens: int) -> bool:
+    """Say whether the next prompt, one that runs or else the first in the queue, has more to compute.
+
+    One that is to be fetched first has nothing to compute yet.
+    """
+    for seq in scheduler.prefills:
+        return seq.num_tokens - seq._computed > num_tokens
+    head = scheduler.waiting.head()
+    if head is None or head.num_tokens <= num_tokens:
+        return False
+    hit = scheduler.kv.lookup(head)
+    rest = head.num_tokens - hit.num_blocks * scheduler.kv.block_size
+    return rest > num_tokens and find_fetch(scheduler, head, hit) is None

@@ -16,13 +16,15 @@ from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel
 from simulator.request import Sequence
 from simulator.schedulers.admission import Admission
-from simulator.schedulers.admitting import Hold, admit_head, asked_on_arrival
+from simulator.schedulers.admitting import Hold, admit_head, asked_on_arrival, next_exceeds
 from simulator.schedulers.checks import check
 from simulator.schedulers.context import Context
-from simulator.schedulers.listed import blocks_suffice, take_listed
+from simulator.schedulers.fetching import add_evicted, cancel_fetch, finish_fetch
+from simulator.schedulers.listed import decodes_are_first, take_listed
 from simulator.schedulers.orders import Order, fcfs, priority
-from simulator.schedulers.preempting import VAIN_PREEMPTIONS, Preemption, give_up
+from simulator.schedulers.preempting import VAIN_PREEMPTIONS, Preemption, give_claims_back, give_up
 from simulator.schedulers.preemption import Victim, last_admitted, least_important
+from simulator.schedulers.prefills import take_prefills
 from simulator.schedulers.queue import WaitingQueue
 from simulator.schedulers.service import charge
 
@@ -65,6 +67,8 @@ class Scheduler:
             raise ValueError(
                 f"max_num_batched_tokens ({max_num_batched_tokens}) must be >= max_num_seqs ({max_num_seqs})"
             )
+        if preemption != "recompute" and kv.tiers is None:
+            raise ValueError(f"preemption {preemption!r} needs a memory tier below the GPU (kv.tiers)")
         if victim is None:
             victim = least_important if order is priority else last_admitted
         self.kv = kv
@@ -87,6 +91,7 @@ class Scheduler:
         self.ctx = Context(self)
         self.waiting = WaitingQueue(order, self.ctx)
         self.running: dict[Sequence, None] = {}  # in order of admission
+        self.fetching: dict[Sequence, None] = {}  # admitted, but their blocks are still elsewhere
         self.prefills: dict[Sequence, None] = {}  # of these, the ones with a prompt or a recomputation to do
         self.decodes = DecodeGroup(kv.block_size)
         self.padding: dict[Sequence, None] = {}  # finished sequences that a static batch still carries
@@ -116,6 +121,12 @@ class Scheduler:
         self.has_news = True
         if not self.admission or asked_on_arrival(self, seq):
             self.waiting.push(seq)
+
+    def arrived(self, seq: Sequence, now: float) -> None:
+        """Learn that the blocks of a sequence that was being fetched are all on the GPU."""
+        self.ctx.now = now
+        self.has_news = True
+        finish_fetch(self, seq)
 
     def update(self, batch: Batch, result: StepResult, now: float) -> list[Sequence]:
         """Learn what a batch brought; free and return what it finished, in batch order (rule 8.1)."""
@@ -152,6 +163,10 @@ class Scheduler:
         elif seq.state == "running":
             self.release(seq, 0)
             seq.state = "finished"
+        elif seq.state == "fetching":
+            cancel_fetch(self, seq)
+        if seq.claims:
+            give_claims_back(self, seq)
 
     def policy_names(self) -> list[str]:
         """Return the names of order, victim rule and admission rules, as their authors wrote them."""
@@ -173,7 +188,7 @@ class Scheduler:
         if self.waiting.is_asked:
             self.waiting.refresh()
         threshold = self.long_prefill_token_threshold
-        if threshold and len(self.running) + len(self.waiting) <= 1:
+        if threshold and len(self.running) + len(self.waiting) + len(self.fetching) <= 1:
             threshold = 0
         return Batch(self.max_num_batched_tokens, threshold)
 
@@ -212,15 +227,14 @@ class Scheduler:
             take_listed(self, batch)
             return
         self.take_decodes(batch)
-        for seq in list(self.prefills) if self.prefills else ():
-            if batch.budget == 0 or seq.state != "running":
-                return
-            n = batch.chunk_size(seq, seq._computed)
-            while not self.kv.allocate(seq, n):
-                self.preempt(next(reversed(self.running)), batch)
-                if seq.state != "running":
-                    return
-            batch.add_chunk(seq, n, seq._computed)
+        self.take_prefills(batch)
+
+    def take_prefills(self, batch: Batch, *, whole: bool = False) -> bool:
+        """Schedule a chunk of every prefill, the oldest first; False if one of them gets none.
+
+        With `whole` none is cut; then there are prefills to continue only where a fetch has brought some.
+        """
+        return not self.prefills or take_prefills(self, batch, whole)
 
     def admit(self, batch: Batch, *, whole: bool = False) -> None:
         """Admit from the head of the queue until tokens, seats or blocks end it (section 3B).
@@ -239,6 +253,12 @@ class Scheduler:
     def start(self, seq: Sequence, num_cached: int) -> None:
         """Move the head of the queue, which has its blocks, to the running sequences."""
         self.waiting.pop()
+        self.join_running(seq, num_cached)
+
+    def join_running(self, seq: Sequence, num_cached: int) -> None:
+        """Let a sequence run that neither waits nor runs, and of which `num_cached` tokens are computed."""
+        if seq.claims:
+            give_claims_back(self, seq)
         self._num_admissions += 1
         seq.order = self._num_admissions
         seq.state = "running"
@@ -263,11 +283,8 @@ class Scheduler:
         return False
 
     def head_needs_a_step(self) -> bool:
-        """Say whether the first in the queue has more to compute than the decodes leave of the budget."""
-        seq, room = self.waiting.head(), self.max_num_batched_tokens - self.decodes.size
-        if seq is None or seq.num_tokens <= room:
-            return False
-        return seq.num_tokens - self.ctx.cached_tokens(seq) > room
+        """Say whether the next prompt has more to compute than the decodes leave of the budget."""
+        return next_exceeds(self, self.max_num_batched_tokens - self.decodes.size)
 
     def count_oversized(self, seq: Sequence) -> None:
         """Count a prompt that a step computes beyond its budget; once, though it may be computed again."""
@@ -315,6 +332,8 @@ class Scheduler:
                     ending.append(seq)
         if ending:
             batch.ending = ending
+        if self.kv.tiers is not None:
+            add_evicted(self.kv.tiers, batch)
         return batch
 
     def steady_steps(self, batch: Batch, limit: float) -> int:
@@ -338,11 +357,4 @@ class Scheduler:
 
     def _decodes_are_first(self, batch: Batch) -> bool:
         """Say whether serving all decodes before all chunks gives what the order of admission gives."""
-        if self.prefills:
-            newest = reversed(self.running)
-            for _ in self.prefills:
-                if next(newest) not in self.prefills:
-                    return False
-        if self.decodes.size > batch.budget:
-            return False
-        return self.victim is last_admitted or blocks_suffice(self, batch)
+        return decodes_are_first(self, batch)

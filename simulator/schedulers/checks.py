@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 def check(scheduler: Scheduler) -> None:
     """Raise AssertionError unless blocks, references and aggregates add up."""
-    scheduler.kv.check([*scheduler.running, *scheduler.padding])
+    scheduler.kv.check([*scheduler.running, *scheduler.padding, *scheduler.fetching])
+    if scheduler.kv.tiers is not None:
+        elsewhere = [*scheduler.fetching, *scheduler.waiting]
+        scheduler.kv.tiers.check(claim for seq in elsewhere for claim in seq.claims)
     members = [seq for seq in scheduler.running if seq.group is not None]
     group = scheduler.decodes
     assert group.size == len(members), f"{group.size} != {len(members)} decodes"
@@ -21,3 +24,5 @@ def check(scheduler: Scheduler) -> None:
     assert len(scheduler.waiting) == sum(1 for _ in scheduler.waiting.members()), "waiting count"
     for seq in scheduler.waiting.members():
         assert not seq.runs, f"{seq!r} waits and holds blocks"
+    for seq in (*scheduler.running, *scheduler.padding):
+        assert not seq.claims, f"{seq!r} runs and holds blocks of a tier"

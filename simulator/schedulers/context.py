@@ -44,8 +44,9 @@ class Context:
 
     @property
     def running(self) -> Iterable[Sequence]:
-        """Running sequences in the order of admission."""
-        return self._scheduler.running
+        """Running sequences in the order of admission, then those whose blocks are being fetched."""
+        scheduler = self._scheduler
+        return [*scheduler.running, *scheduler.fetching] if scheduler.fetching else scheduler.running
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold this many tokens."""

@@ -19,11 +19,13 @@ class Continuous(Scheduler):
     def schedule(self, now: float) -> Batch:
         batch = self.open_batch(now)
         ready = not self.running or self.collected(now)
-        if ready and self.head_needs_a_step():
-            self.admit(batch, whole=True)  # or it would wait until few decode
+        if (ready or self.prefills) and self.head_needs_a_step():
+            if self.take_prefills(batch, whole=True) and ready:
+                self.admit(batch, whole=True)  # or it would wait until few decode
             ready = False  # if there are no blocks for it, there are none for those behind it
         if not batch:
             self.take_decodes(batch)
+            ready = self.take_prefills(batch, whole=True) and ready
             if ready and not batch.preempted:
                 self.admit(batch, whole=True)
         return self.commit(batch)

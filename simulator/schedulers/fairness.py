@@ -17,7 +17,7 @@ class VirtualCounters:
     """Least served tenant first, by virtual token counters (VTC; Sheng et al., OSDI 2024, algorithm 2).
 
     A tenant that comes back after a pause starts at the smallest counter of those that wait: what it did not
-    use is not saved up.
+    use is not saved up. Of equals, whose last turn is longest ago.
     """
 
     prompt_cost, output_cost = 1.0, 2.0  # a prompt and an output token; the paper's weights
@@ -26,6 +26,7 @@ class VirtualCounters:
         self._counters: dict[str, float] = {}
         self._weights: dict[str, float] = {}
         self._last = ""  # tenant that left the queue last
+        self._turns: dict[str, int] = {}  # number of each tenant's last turn
 
     def joined(self, seq: Sequence, ctx: Context) -> None:
         """Lift the counter of a tenant that had nothing waiting."""
@@ -38,13 +39,14 @@ class VirtualCounters:
             counters[tenant] = max(counters.get(tenant, 0.0), lifted)
 
     def key(self, seq: Sequence, ctx: Context) -> Any:
-        return self._counters.get(seq.tenant, 0.0)
+        return self._counters.get(seq.tenant, 0.0), self._turns.get(seq.tenant, 0)
 
     def served(self, seq: Sequence, n: int) -> None:
         """Charge a tenant for n tokens of a sequence."""
         cost = self.output_cost if seq.is_decode else self.prompt_cost
         if not seq.is_decode:
             self._last = seq.tenant
+            self._turns[seq.tenant] = max(self._turns.values(), default=0) + 1
         charged = self._counters.get(seq.tenant, 0.0)
         self._counters[seq.tenant] = charged + n * cost / self._weights.get(seq.tenant, 1.0)
 

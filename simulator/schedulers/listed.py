@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from simulator.batch import Batch
 from simulator.request import Sequence
+from simulator.schedulers.preemption import last_admitted
 
 if TYPE_CHECKING:
     from simulator.schedulers.base import Scheduler
@@ -67,3 +68,15 @@ def blocks_suffice(scheduler: Scheduler, batch: Batch) -> bool:
         need += kv.blocks_for(seq.num_computed + n) - kv.blocks_for(seq.num_computed)
         budget -= n
     return need <= kv.num_free
+
+
+def decodes_are_first(scheduler: Scheduler, batch: Batch) -> bool:
+    """Say whether serving all decodes before all chunks gives what the order of admission gives."""
+    if scheduler.prefills:
+        newest = reversed(scheduler.running)
+        for _ in scheduler.prefills:
+            if next(newest) not in scheduler.prefills:
+                return False
+    if scheduler.decodes.size > batch.budget:
+        return False
+    return scheduler.victim is last_admitted or blocks_suffice(scheduler, batch)

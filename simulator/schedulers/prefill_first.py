@@ -16,7 +16,8 @@ class PrefillFirst(Scheduler):
 
     def schedule(self, now: float) -> Batch:
         batch = self.open_batch(now)
-        self.admit(batch, whole=True)
+        if self.take_prefills(batch, whole=True):
+            self.admit(batch, whole=True)
         if not batch:
             self.take_decodes(batch)
         return self.commit(batch)

@@ -15,11 +15,12 @@ def unchanged_steps(scheduler: Scheduler, batch: Batch, limit: float) -> int:
     """Say for how many further steps, at most `limit`, the batch just learnt from repeats.
 
     While all rows decode and nothing can be admitted, it does, until a sequence gets its last allowed
-    token or blocks run out; beside one chunk that takes all that decodes leave of the budget, until its
-    prompt has less to compute. A policy may return this from `steady_steps` if it would decide the same
-    in those steps whatever the time.
+    token, blocks run out, or one must be copied into a tier first; beside one chunk that takes all that
+    decodes leave of the budget, until its prompt has less to compute. A policy may return this from
+    `steady_steps` if it would decide the same in those steps whatever the time.
     """
     group, kv = scheduler.decodes, scheduler.kv
+    free = kv.pool.num_steady
     if scheduler.has_news or batch.preempted or batch.postponed or batch.ending or group.num_publishers:
         return 0
     if scheduler.waiting.size and (scheduler.waiting.is_asked or scheduler.admission):
@@ -31,15 +32,14 @@ def unchanged_steps(scheduler: Scheduler, batch: Batch, limit: float) -> int:
         if rest < 2 or batch.budget or len(batch.chunks) > 1:
             return 0  # one step is as quickly decided as skipped
         k = min(limit, group.next_limit() - group.steps - 1, rest)
-        if k < 2 or (k + 1) * (n + group.size) > kv.block_size * (kv.num_free - group.size):
+        if k < 2 or (k + 1) * (n + group.size) > kv.block_size * (free - group.size):
             return 0
         return int(k)
     if scheduler.prefills or not group.size:
         return 0
     k = min(limit, group.next_limit() - group.steps - 1)
-    if (k + group.block_size) * group.size <= group.block_size * kv.num_free:
+    if (k + group.block_size) * group.size <= group.block_size * free:
         return int(k)  # a member opens at most a block every block_size steps
-    free = kv.num_free
     for i, opened in enumerate(group.openings(int(min(k, group.block_size * (free + 1))))):
         free -= opened
         if free < 0:

@@ -12,6 +12,7 @@ from simulator.batch import Batch
 from simulator.schedulers.admission import SHED, WAIT
 from simulator.schedulers.admitting import asked_as_head
 from simulator.schedulers.base import Scheduler
+from simulator.schedulers.fetching import begin_fetch, find_fetch
 from simulator.schedulers.repeating import unchanged_steps
 
 COLLECT_PRESETS = {"realtime": (4, 50.0), "offline": (16, 200.0)}
@@ -25,12 +26,14 @@ class Static(Scheduler):
 
     def schedule(self, now: float) -> Batch:
         batch = self.open_batch(now)
-        if self.running:
+        if self.running or self.fetching:
             self.held_by = "batch"
         else:
             self._end_batch()
             if self.collected(now):
-                self._fill()
+                self._fill(batch)
+        if self.fetching:
+            return self.commit(batch)  # it starts when the last of it has come
         if self.prefills:
             self._take_prompts(batch)
         else:
@@ -46,7 +49,7 @@ class Static(Scheduler):
             self.kv.release(seq, seq.num_computed)
         self.padding.clear()
 
-    def _fill(self) -> None:
+    def _fill(self, batch: Batch) -> None:
         """Seat sequences from the head of the queue while the memory they may come to need is there."""
         reserved = 0
         while (seq := self.waiting.head()) is not None:
@@ -57,13 +60,16 @@ class Static(Scheduler):
             if verdict == SHED:
                 continue
             reserved += self.kv.blocks_for(seq.num_prompt + seq.limit)
-            if len(self.running) == self.max_num_seqs:
+            if len(self.running) + len(self.fetching) == self.max_num_seqs:
                 self.held_by = "seats"
                 return
-            if reserved > self.kv.pool.num_blocks and self.running:
+            if reserved > self.kv.pool.num_blocks and (self.running or self.fetching):
                 self.held_by = "blocks"
                 return
             hit = self.kv.lookup(seq)
+            if fetch := find_fetch(self, seq, hit):
+                begin_fetch(self, batch, seq, hit, fetch)
+                continue
             admitted = self.kv.admit(seq, hit, 0, must_fit=0, watermark=False)
             assert admitted, "taking cached blocks needs no room beyond them"
             self.start(seq, hit.num_blocks * self.kv.block_size)

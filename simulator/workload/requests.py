@@ -10,7 +10,7 @@ from simulator.request import Request
 from simulator.workload.trace_blocks import BlockRanges
 
 if TYPE_CHECKING:
-    from simulator.workload.workload import Workload
+    from simulator.workload.workload import Floats, Workload
 
 DEFAULT_MAX_TOKENS = 2048
 """What a client asks for when neither the scenario nor the trace says so."""
@@ -60,8 +60,10 @@ class Requests(Sequence[Request]):
         w = self.workload
         columns = (w.arrival, w.num_prompt, w.num_output, w.max_tokens, w.priority)
         rows = zip(*(column[lo:hi].tolist() for column in columns), strict=True)
+        limits, predictions = _part(w.ttft_limit, lo, hi), _part(w.predicted_len, lo, hi)
         for i, (arrival, num_prompt, num_output, max_tokens, priority) in enumerate(rows, lo):
             timeout = None if w.timeout is None else float(w.timeout[i])
+            limit = None if limits is None else limits[i - lo]
             yield Request(
                 str(i) if w.ids is None else w.ids[i],
                 arrival,
@@ -72,4 +74,10 @@ class Requests(Sequence[Request]):
                 priority,
                 "" if w.tenants is None else w.tenants[i],
                 None if timeout is None or timeout != timeout else timeout,
+                None if limit is None or limit != limit else limit,
+                None if predictions is None else predictions[i - lo],
             )
+
+
+def _part(column: Floats | None, lo: int, hi: int) -> list[float] | None:
+    return None if column is None else column[lo:hi].tolist()

@@ -6,6 +6,7 @@ Columns rather than objects, so that a million requests cost some tens of bytes 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -15,15 +16,17 @@ from numpy.typing import NDArray
 from simulator.errors import ConfigError
 from simulator.workload.clients import Delay, with_cancel, with_pre_delay
 from simulator.workload.info import Info, workload_info
+from simulator.workload.predictor import with_predicted_len
 from simulator.workload.replay import kept_pairs, replayed, session_numbers, with_session_starts
 from simulator.workload.requests import DEFAULT_MAX_TOKENS, Requests
+from simulator.workload.tenants import Tenant, with_tenants
 from simulator.workload.trace_blocks import TraceBlocks
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ARRAYS = ("arrival", "num_prompt", "num_output", "max_tokens", "priority")
-OPTIONAL_ARRAYS = ("timeout", "think", "api_time", "pre_delay", "cancel_after")
+OPTIONAL_ARRAYS = ("timeout", "ttft_limit", "predicted_len", "think", "api_time", "pre_delay", "cancel_after")
 TEXTS = ("ids", "tenants", "session")
 
 
@@ -36,8 +39,10 @@ class Workload:
     """Requests in order of arrival, one row each. Times in seconds, lengths in tokens.
 
     `max_tokens` is 0 where the trace does not give it. `timeout` (seconds from the arrival) is NaN where
-    there is none. `blocks` are the prefix ids of the trace; they become hashes of blocks of `block_size`
-    tokens once that is known (`with_blocks`). `skipped` counts the rows left out, by reason.
+    there is none; so is `ttft_limit`, after which the first token is late. `predicted_len` is what a
+    predictor says of the answer (tokens). `blocks` are the prefix ids of the trace; they become hashes of
+    blocks of `block_size` tokens once that is known (`with_blocks`). `skipped` counts the rows left out, by
+    reason.
 
     Sessions: each pair (p, r) of `follows` makes row r wait for row p < r; r arrives `think[r]` seconds after
     the last of its predecessors completed, and its `arrival` is only when it was recorded. `api_time` is
@@ -70,6 +75,8 @@ class Workload:
     pre_delay: Floats | None = None
     cancel_after: Floats | None = None
     closed_loop: tuple[int, float] | None = None
+    ttft_limit: Floats | None = None
+    predicted_len: Floats | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "priority"):
@@ -186,6 +193,20 @@ class Workload:
     def with_cancel(self, fraction: float, after_s: float, rng: np.random.Generator) -> Workload:
         """Let this fraction of the clients, drawn at random, give up `after_s` seconds after arriving."""
         return with_cancel(self, fraction, after_s, rng)
+
+    def with_tenants(self, tenants: Sequence[Tenant], rng: np.random.Generator) -> Workload:
+        """Say whose requests these are: by name where the trace does, else drawn by the tenants' shares.
+
+        Priorities that tenants have replace those of the trace. ConfigError for a name that is in no row.
+        """
+        return with_tenants(self, tenants, rng)
+
+    def with_predicted_len(self, sigma: float, rng: np.random.Generator) -> Workload:
+        """Let a predictor say how long answers get: the truth (cut by max_tokens) x exp(sigma N(0, 1)), >= 1.
+
+        Call it once `max_tokens` is settled.
+        """
+        return with_predicted_len(self, sigma, rng)
 
     def with_max_tokens(self, max_tokens: int | None, max_model_len: int) -> Workload:
         """Settle what each client asks for at most: this value, else the trace's, else 2,048.
