@@ -39,7 +39,7 @@ class ReferenceCache:
             del self.cached[victim], self.keys[victim]
         for id in new:
             depth = ids.index(id)
-            block = Block(created=now, depth=depth, recompute_time=1 + depth / 30_000)
+            block = Block(created=now, depth=depth, price=lambda n, depth: 1 + depth / 30_000)
             self.cached[id], self.parent[id] = block, ids[depth - 1] if depth else None
         for child, id in zip([None, *held[::-1]], held[::-1], strict=False):
             self._release(id, child, now)

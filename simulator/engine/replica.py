@@ -250,7 +250,7 @@ class Replica:
         for seq, (when, reason) in self._aborts.items():
             for observer in self.observers:
                 observer.finished([seq], when)
-            self.scheduler.remove(seq)
+            self.scheduler.remove(seq, self.now)
             self.recorder.aborted(seq, when, reason)
             self.executor.forget(seq)
         self._aborts.clear()

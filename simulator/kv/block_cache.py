@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from simulator.errors import ConfigError
 from simulator.kv.cached_block import Block
-from simulator.kv.eviction import ByKey, Eviction
+from simulator.kv.eviction import Eviction, as_queue, next_victim
 
 ATTENTION_CONTEXT = 30_000
 """Tokens of context whose attention costs as much as the rest of a token's forward pass: for Llama-3.1-8B
@@ -61,7 +60,8 @@ class BlockCache:
         self.ctx = ReplayContext(num_blocks, len(pieces))
         self._pieces = pieces
         self._block_size = block_size
-        self._queue = eviction() if isinstance(eviction, type) else ByKey(eviction)
+        self._price = self._recompute_time
+        self._queue = as_queue(eviction)
         self._put_back: Callable[[Block], None] = getattr(self._queue, "put_back", _cannot_split)
         self._runs: list[list[Block]] = [[] for _ in pieces]
         self._cached = [0] * len(pieces)
@@ -107,7 +107,7 @@ class BlockCache:
             depth=depth,
             num_tokens=num_tokens,
             tenant=tenant,
-            recompute_time=self._recompute_time(num_tokens, depth),
+            price=self._price,
             size=size,
             parent=parent,
             piece=piece,
@@ -122,28 +122,19 @@ class BlockCache:
         return num_tokens * (1 + depth * self._block_size / ATTENTION_CONTEXT)
 
     def _release(self, held: list[Block]) -> None:
-        ctx, queue, child = self.ctx, self._queue, None
+        ctx, queue = self.ctx, self._queue
         for block in reversed(held):
             block.held = False
             block.last_used = ctx.now
-            block.child = child
             ctx.free_blocks += block.size
             queue.release(block, ctx)
-            child = block
-        for block in held:
-            block.child = None
 
     def _make_room(self, num_new: int) -> None:
         """Take blocks for a request: unused ones, then those evicted from the tails of runs."""
         overdue = num_new - self.num_unused
         self.num_unused = max(-overdue, 0)
         while overdue > 0:
-            block = self._queue.evict(self.ctx)
-            if not isinstance(block, Block) or block.pinned or not block.size:
-                raise ConfigError(
-                    f"kv.eviction: {type(self._queue).__name__}.evict returned {_described(block)}; it must "
-                    "be a block that was released and is neither evicted yet nor pinned (block.pinned)"
-                )
+            block = next_victim(self._queue, self.ctx)
             n = min(overdue, block.size)
             overdue -= n
             block.size -= n
@@ -152,7 +143,6 @@ class BlockCache:
             if block.size:
                 block.depth -= n
                 block.num_tokens = self._block_size
-                block.recompute_time = self._recompute_time(block.num_tokens, block.depth)
                 self._put_back(block)
                 continue
             self._runs[block.piece].pop()
@@ -163,10 +153,3 @@ class BlockCache:
 
 def _cannot_split(block: Block) -> None:
     raise ValueError("an eviction that keeps queues of its own needs pieces of one block")
-
-
-def _described(block: object) -> str:
-    if not isinstance(block, Block):
-        return f"{block!r:.80}"
-    state = "evicted before" if not block.size else "held by a request" if block.held else "with followers"
-    return f"a block {state} (depth {block.depth})"

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, cast
 
 from simulator.kv.block_pool import BlockPool, Run
+from simulator.kv.eviction import Eviction, lru
+from simulator.kv.keyed_pool import KeyedPool, PoolContext
 from simulator.kv.tiers import Tiers
 from simulator.request import Sequence
 
@@ -31,8 +33,11 @@ class BlockManager:
     """Allocate paged KV memory to sequences.
 
     `num_blocks` are the usable blocks (vLLM's number less its null block). `watermark` blocks stay free
-    when something is admitted while others run. `tiers` is the memory below the GPU's, if there is any.
+    when something is admitted while others run. `eviction` says which cached block goes first; all but `lru`
+    need to `attach` a context. `tiers` is the memory below the GPU's, if there is any.
     """
+
+    pool: BlockPool | KeyedPool
 
     def __init__(
         self,
@@ -42,18 +47,27 @@ class BlockManager:
         enable_prefix_caching: bool = True,
         watermark_blocks: int = 0,
         tiers: Tiers | None = None,
+        eviction: Eviction = lru,
     ) -> None:
         if block_size < 1:
             raise ValueError(f"block_size must be >= 1, got {block_size}")
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.watermark_blocks = watermark_blocks
-        self.pool = BlockPool(num_blocks)
         self.tiers = tiers
+        if eviction is lru:
+            self.pool = BlockPool(num_blocks)
+        else:
+            self.pool = KeyedPool(num_blocks, block_size, eviction)
         if tiers is not None and tiers.offloads:
             self.pool.on_evict = tiers.evicted
         self.num_queries = 0  # tokens looked up at admissions
         self.num_hits = 0  # of these, tokens found
+
+    def attach(self, ctx: PoolContext) -> None:
+        """Let the eviction look at the state of a scheduler."""
+        if isinstance(self.pool, KeyedPool):
+            self.pool.ctx = ctx
 
     @property
     def num_free(self) -> int:
@@ -146,7 +160,7 @@ class BlockManager:
             hashed = full if full < hi - lo else hi - lo
             pool.num_unhashed_free += held - hashed
             if hashed:
-                pool.leave_cached(lo, lo + hashed)
+                pool.leave_cached(lo, lo + hashed, seq)
             return
         if publish:
             self._register(seq, full)
@@ -216,7 +230,7 @@ class BlockManager:
             if run.hi == lo and self.pool.extend(run, hi):
                 last[1] = run.hi - run.lo
                 return
-        seq.runs.extend([run, run.hi - run.lo] for run in self.pool.publish(lo, hi))
+        seq.runs.extend([run, run.hi - run.lo] for run in self.pool.publish(lo, hi, seq))
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Raise AssertionError unless every block is free or owned, and every reference is accounted for."""

@@ -48,6 +48,9 @@ class BlockPool:
     them end at the same hash.
     """
 
+    is_timeless = True
+    """Whether it makes no difference when exactly a block is published."""
+
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be >= 1, got {num_blocks}")
@@ -139,8 +142,11 @@ class BlockPool:
         run.released = self._releases
         heapq.heappush(self._heap, (run.released, -run.lo, run))
 
-    def publish(self, lo: int, hi: int) -> list[Run]:
-        """Register freshly filled blocks under their hashes; the caller holds the runs returned."""
+    def publish(self, lo: int, hi: int, seq: object = None) -> list[Run]:
+        """Register freshly filled blocks under their hashes; the caller holds the runs returned.
+
+        Whose they are (`seq`) is of no matter here, but in a `KeyedPool`.
+        """
         if self._overdue:
             self._evict()
         runs: list[Run] = []
@@ -158,7 +164,7 @@ class BlockPool:
             lo = run.hi
         return runs
 
-    def leave_cached(self, lo: int, hi: int) -> None:
+    def leave_cached(self, lo: int, hi: int, seq: object = None) -> None:
         """Register freshly filled blocks that nobody holds any longer; like `publish` and `drop` in one."""
         if self._overdue:
             self._evict()

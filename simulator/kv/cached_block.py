@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
+
+Price = Callable[[int, int], float]
+"""What it costs to compute tokens of a block again, given how many and how many blocks come before it."""
 
 
 class Block:
     """One cached block, or a run of `size` blocks of one prefix that were cached and freed together.
 
     A run's facts are those of its last block, the first to be evicted. Times in seconds, lengths in tokens.
-    A policy reads the facts and `pinned`; the rest belongs to the cache.
+    A policy reads the facts, `recompute_time` and `pinned`; the rest belongs to the cache.
     """
 
     __slots__ = (
-        "child",
         "created",
         "depth",
+        "floor",
         "held",
         "key",
         "last_used",
@@ -25,7 +29,7 @@ class Block:
         "order",
         "parent",
         "piece",
-        "recompute_time",
+        "price",
         "size",
         "tenant",
     )
@@ -37,7 +41,7 @@ class Block:
         depth: int = 0,
         num_tokens: int = 1,
         tenant: str = "",
-        recompute_time: float = 1.0,
+        price: Price = lambda num_tokens, depth: num_tokens,
         size: int = 1,
         parent: Block | None = None,
         piece: int = 0,
@@ -48,15 +52,20 @@ class Block:
         self.depth = depth  # blocks before it in its prefix
         self.num_tokens = num_tokens
         self.tenant = tenant  # whose request computed it
-        self.recompute_time = recompute_time
-        self.held = False
+        self.price = price
+        self.held = True  # by the request that computes it
         self.num_children = 0  # cached blocks that follow it
         self.size = size
         self.parent = parent
         self.piece = piece
-        self.child: Block | None = None  # the follower released just before it by the same request
         self.key: Any = None  # any ordered type: what the policy's function returned, raised if need be
+        self.floor: Any = None  # the highest key of followers freed since it was freed last
         self.order = 0  # number of the release that freed it; 0 while held
+
+    @property
+    def recompute_time(self) -> float:
+        """Price computing it again: seconds, in a replay forward passes of one token without context."""
+        return self.price(self.num_tokens, self.depth)
 
     @property
     def pinned(self) -> bool:

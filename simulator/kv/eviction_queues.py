@@ -1,8 +1,9 @@
 """Evictions that keep queues of their own, which no single key can express.
 
-`hit` says that a request found a cached block and now holds it, `release` that a block became free, `evict`
+`hit` says that a request found a free block and now holds it, `release` that a block became free, `evict`
 asks for a block that is not `pinned`, and forgets it. Blocks of a prefix are released tail first. SIEVE and
-S3-FIFO look only at blocks at the end of their queues, where a pinned one passes as if it had just been hit.
+S3-FIFO look only at blocks at the end of their queues, where a pinned one passes as if it had just been hit,
+and count by `block.num_hits`, so that hits of a block in use count too.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ class Sieve:
     def __init__(self) -> None:
         self._ahead: deque[Block] = deque()
         self._behind: deque[Block] = deque()
-        self._visited: dict[Block, bool] = {}
+        self._seen: dict[Block, int] = {}  # hits when the hand last came by
 
     def hit(self, block: Block, ctx: EvictionContext) -> None:
-        self._visited[block] = True
+        pass
 
     def release(self, block: Block, ctx: EvictionContext) -> None:
-        if block not in self._visited:
-            self._visited[block] = False
+        if block not in self._seen:
+            self._seen[block] = 0
             self._ahead.append(block)
 
     def evict(self, ctx: EvictionContext) -> Block:
         found = None
         while found is None:
             block = self._ahead.popleft()
-            if block.pinned or self._visited[block]:
-                self._visited[block] = False
+            if block.pinned or block.num_hits > self._seen[block]:
+                self._seen[block] = block.num_hits
                 self._behind.append(block)
             else:
                 found = block
             if not self._ahead:
                 self._ahead, self._behind = self._behind, self._ahead
-        del self._visited[found]
+        del self._seen[found]
         return found
 
 
@@ -60,17 +61,17 @@ class S3Fifo:
     def __init__(self) -> None:
         self._small: deque[Block] = deque()
         self._main: deque[Block] = deque()
-        self._count: dict[Block, int] = {}
+        self._spent: dict[Block, int] = {}  # hits that no longer count
         self._ghosts: OrderedDict[tuple[int, int], None] = OrderedDict()  # names of blocks, oldest first
         self._has_evicted = False
 
     def hit(self, block: Block, ctx: EvictionContext) -> None:
-        self._count[block] += 1
+        pass
 
     def release(self, block: Block, ctx: EvictionContext) -> None:
-        if block in self._count:
+        if block in self._spent:
             return
-        self._count[block] = 0
+        self._spent[block] = 0
         name = (block.piece, block.depth)
         is_filling = not self._has_evicted and len(self._small) >= int(ctx.num_blocks * self.small_share)
         if name in self._ghosts:
@@ -89,16 +90,16 @@ class S3Fifo:
             found = self._from_main()
         found = found or self._from_small() or self._from_main()
         assert found is not None, "the cache asks only while a block is not pinned"
-        del self._count[found]
+        del self._spent[found]
         return found
 
     def _from_small(self) -> Block | None:
         while self._small:
             block = self._small.popleft()
-            if not block.pinned and self._count[block] < self.promote_at:
+            if not block.pinned and block.num_hits - self._spent[block] < self.promote_at:
                 self._ghosts[block.piece, block.depth] = None
                 return block
-            self._count[block] = 0
+            self._spent[block] = block.num_hits
             self._main.append(block)
         return None
 
@@ -106,12 +107,12 @@ class S3Fifo:
         num_pinned = 0  # seen in a row
         while num_pinned < len(self._main):
             block = self._main.popleft()
-            count = self._count[block]
+            count = block.num_hits - self._spent[block]
             if not block.pinned and not count:
                 return block
             num_pinned = num_pinned + 1 if block.pinned else 0
             if not block.pinned:
-                self._count[block] = min(count, self.max_count) - 1
+                self._spent[block] = block.num_hits - min(count, self.max_count) + 1
             self._main.append(block)
         return None
 

@@ -89,6 +89,7 @@ class Scheduler:
         )
         self.has_news = False  # something arrived or left since the last step was decided
         self.ctx = Context(self)
+        kv.attach(self.ctx)
         self.waiting = WaitingQueue(order, self.ctx)
         self.running: dict[Sequence, None] = {}  # in order of admission
         self.fetching: dict[Sequence, None] = {}  # admitted, but their blocks are still elsewhere
@@ -155,8 +156,13 @@ class Scheduler:
         else:
             self.remove(seq)
 
-    def remove(self, seq: Sequence) -> None:
-        """Forget a sequence that finished or was aborted, in any state, and free its blocks."""
+    def remove(self, seq: Sequence, now: float | None = None) -> None:
+        """Forget a sequence that finished or was aborted, in any state, and free its blocks.
+
+        `now` is when, if that is not during an `update`.
+        """
+        if now is not None:
+            self.ctx.now = now
         self.has_news = True
         if seq.state == "waiting":
             self.waiting.remove(seq)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import SimulatorError
-from simulator.latency.base import Features
+from simulator.latency.base import Features, StepFeatures
 from simulator.request import Sequence
 from simulator.schedulers.service import service
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 class Context:
     """A read-only view of the scheduler's state, passed to every policy function."""
 
-    __slots__ = ("_scheduler", "_truth", "arriving", "now")
+    __slots__ = ("_scheduler", "_truth", "arriving", "evicted_key", "now")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._truth: Callable[[Sequence], int] | None = None
         self.now = 0.0  # seconds since the run's start, at the current call of schedule or add
         self.arriving = False  # whether an admission rule is asked about an arrival, not about the head
+        self.evicted_key: Any = 0.0  # key of the cached block evicted last
 
     @property
     def free_blocks(self) -> int:
@@ -78,6 +79,14 @@ class Context:
         if latency is None:
             raise SimulatorError("this policy asks for ctx.step_time, but the scheduler has no latency model")
         return latency.step_time(step)
+
+    def recompute_time(self, num_tokens: int, start: int) -> float:
+        """Predict what it takes to compute tokens again behind `start` others, s.
+
+        It is their share of a chunk there that fills the token budget.
+        """
+        budget = self._scheduler.max_num_batched_tokens
+        return self.step_time(StepFeatures.prefill([(budget, start)])) * num_tokens / budget
 
     def oracle_remaining(self, seq: Sequence) -> int:
         """The output tokens that a sequence will really still get: the side door of oracles.

@@ -15,9 +15,10 @@ def unchanged_steps(scheduler: Scheduler, batch: Batch, limit: float) -> int:
     """Say for how many further steps, at most `limit`, the batch just learnt from repeats.
 
     While all rows decode and nothing can be admitted, it does, until a sequence gets its last allowed
-    token, blocks run out, or one must be copied into a tier first; beside one chunk that takes all that
-    decodes leave of the budget, until its prompt has less to compute. A policy may return this from
-    `steady_steps` if it would decide the same in those steps whatever the time.
+    token, blocks run out, one must be copied into a tier first, or an eviction that keeps state is asked for
+    one; beside one chunk that takes all that decodes leave of the budget, until its prompt has less to
+    compute. A policy may return this from `steady_steps` if it would decide the same in those steps whatever
+    the time.
     """
     group, kv = scheduler.decodes, scheduler.kv
     free = kv.pool.num_steady
@@ -31,6 +32,8 @@ def unchanged_steps(scheduler: Scheduler, batch: Batch, limit: float) -> int:
         rest = (seq.num_prompt + seq._output - seq._computed - 1) // n
         if rest < 2 or batch.budget or len(batch.chunks) > 1:
             return 0  # one step is as quickly decided as skipped
+        if not kv.pool.is_timeless and seq.num_hashed < seq.hash_private_from:
+            return 0  # it publishes blocks, which know their time
         k = min(limit, group.next_limit() - group.steps - 1, rest)
         if k < 2 or (k + 1) * (n + group.size) > kv.block_size * (free - group.size):
             return 0
@@ -60,7 +63,8 @@ def advance(scheduler: Scheduler, batch: Batch, k: int) -> list[int]:
         held = [kv.blocks_for(seq._computed + i * n) for i in range(k + 1)]
         opened = [more + here - before for more, here, before in zip(opened, held[1:], held, strict=False)]
         seq._computed += k * n
-        kv.publish(seq, 0)
+        if seq.num_hashed < seq.hash_private_from:
+            kv.publish(seq, 0)
     kv.pool.take(sum(opened))
     scheduler.num_grouped_steps += k
     return opened
