@@ -18,6 +18,8 @@ from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
 from simulator.engine.decisions import Decision
 from simulator.errors import ConfigError, InputError, SimulatorError, suggest
+from simulator.experiments.bounds import find_bounds
+from simulator.experiments.bounds_result import Bounds
 from simulator.experiments.cache_replay import replay_cache as _replay_cache
 from simulator.experiments.cache_result import CacheResult
 from simulator.experiments.compare import Candidate
@@ -62,6 +64,7 @@ __all__ = [
     "WAIT",
     "Batch",
     "Block",
+    "Bounds",
     "CacheResult",
     "Chunk",
     "Comparison",
@@ -78,6 +81,7 @@ __all__ = [
     "Sequence",
     "SimulatorError",
     "Workload",
+    "bounds",
     "compare",
     "diff",
     "kv_size",
@@ -354,6 +358,26 @@ def simulate(
         )
     judge(run, bottleneck)
     return Result.of(run)
+
+
+def bounds(
+    scenario: str | Path | Mapping[str, Any] | Scenario | Result = "chat-a100",
+    *,
+    set: Mapping[str, object] | None = None,
+    seed: int | None = None,
+    progress: bool | None = None,
+) -> Bounds:
+    """Say how far a scenario's policy, or a result of `simulate`, is from the best possible.
+
+    `set` and `seed` are those of `simulate`; a result is taken as it is. ConfigError says what is not usable.
+    """
+    if not isinstance(scenario, Result):
+        scenario = simulate(scenario, set=set, seed=seed, bottleneck=False, progress=progress)
+    elif set or seed is not None:
+        raise ConfigError("bounds: a result is taken as it is; set and seed change a scenario")
+    run = scenario._run or scenario._again()
+    with ProgressBar(f"{run.scenario.name}, reference") as bar:
+        return Bounds(find_bounds(run, progress=None if progress is False else bar))
 
 
 def load_run(folder: str | Path) -> Result:
