@@ -28,6 +28,8 @@ from simulator.experiments.bounds_plots import BOUNDS_PLOTS
 from simulator.experiments.bounds_prices import cheapest_cuts, least_prices
 from simulator.experiments.bounds_queue import srpt_ends
 from simulator.experiments.bounds_work import Demand, Limits, Peaks, least_steps, priced
+from simulator.kv.eviction import EVICTIONS
+from simulator.latency.base import StepFeatures
 from simulator.latency.estimate import estimate
 from simulator.latency.linear import LinearModel
 from simulator.latency.profile import Profile
@@ -137,8 +139,6 @@ def test_company_may_make_a_decode_cheaper_and_then_counts() -> None:
 
 
 def decode_of(kv: int) -> Any:
-    from simulator.latency.base import StepFeatures
-
     return StepFeatures.decode([kv])
 
 
@@ -357,7 +357,7 @@ def runs(draw: st.DrawFn) -> Run:
     load = draw(loads(block_size))
     longest = int((load.num_prompt + load.num_output).max())
     seats, victim = draw(st.integers(1, 6)), draw(st.sampled_from([None, *VICTIMS]))
-    horizons = [None, None, 3.0, 60.0] if victim is None else [3.0, 100.0]  # a victim may livelock an order
+    horizons = [None, None, 3.0, 60.0]
     price = st.sampled_from([0.0, 0.01, 0.001, 1e-4, 1e-5, 0.1])
     line = draw(st.none() | st.fixed_dictionaries(dict.fromkeys(COEFFICIENTS, price)))
     host = {"name": "host", "capacity_gib": draw(st.sampled_from([0.01, 1])), "bandwidth_gb_s": 25}
@@ -372,6 +372,7 @@ def runs(draw: st.DrawFn) -> Run:
         + draw(st.integers(0, 3))
         + int(-(-longest // block_size) * draw(st.sampled_from([1, 1.2, 2, 10]))),
         "kv.enable_prefix_caching": draw(st.booleans()),
+        "kv.eviction": draw(st.sampled_from(list(EVICTIONS))),
         "scheduler.batching": draw(st.sampled_from(list(BATCHING))),
         "scheduler.order": draw(st.sampled_from(list(ORDERS))),
         "scheduler.victim": victim,
