@@ -156,7 +156,7 @@ def test_a_function_or_class_of_ones_own_is_the_policy() -> None:
         ("mine.py:newst", "kv.eviction: mine.py has no 'newst'; did you mean newest?"),
         (
             "mine.py:broken",
-            "kv.eviction: broken (mine.py:25): AttributeError: 'Block' object has no attribute 'age' in step ",
+            "kv.eviction: broken (mine.py:25): AttributeError: 'Block' object has no attribute 'age' in ",
         ),
         ("mine.py:nan", "kv.eviction: nan gave a block (depth "),
         ("mine.py:Blind", "kv.eviction: Blind.evict returned a block with followers (depth "),
