@@ -218,8 +218,9 @@ def test_evictions_from_a_users_file(trace: Path, tmp_path: Path) -> None:
     done = servetwin(*args, f"{file}:newest,{file}:Stack")
     assert done.code == 0, done
     assert f"{file}:Stack" in done.out
-    assert servetwin(*args, f"{file}:broken").complaint.startswith(f"{file}:5: AttributeError")
-    assert servetwin(*args, f"{file}:Half").complaint.endswith("has no release, no hit")
+    told = servetwin(*args, f"{file}:broken").complaint
+    assert told.startswith(f"kv.eviction: broken ({file}:5): AttributeError")
+    assert servetwin(*args, f"{file}:Half").complaint.endswith("has no release(block, ctx), no hit(block, ctx)")
     assert "has no 'nwest'; did you mean newest?" in servetwin(*args, f"{file}:nwest").complaint
 
 

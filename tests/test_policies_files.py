@@ -162,7 +162,8 @@ def test_what_is_kept_is_what_ran(file: Path) -> None:
 
 def test_an_edited_file_is_read_anew(file: Path) -> None:
     file.write_text("def f(seq, ctx): return [][0]\n")
-    assert run("--order", "mine.py:f").complaint == "mine.py:1: IndexError: list index out of range"
+    told = run("--order", "mine.py:f").complaint
+    assert told == "scheduler.order: f (mine.py:1): IndexError: list index out of range in step 0 at 1.372 s"
     file.write_text("def f(seq, ctx): return [0][0]\n"[:30])
     assert run("--order", "mine.py:f").code == 0
 
@@ -171,12 +172,21 @@ def test_an_edited_file_is_read_anew(file: Path) -> None:
     ("axis", "name", "message"),
     [
         ("order", "shortets", "scheduler.order: mine.py has no 'shortets'; did you mean shortest?"),
-        ("order", "Patient", "scheduler.order: Patient in mine.py is not a function of (seq, ctx)"),
-        ("order", "limit", "scheduler.order: limit in mine.py is not a function of (seq, ctx)"),
-        ("order", "", "scheduler.order: unknown 'mine.py:'; known: fcfs, priority, or file.py:name"),
-        ("order", "wrong_name", "mine.py:46: AttributeError: 'Sequence' object has no attribute 'length'"),
-        ("order", "mixed", "mine.py:mixed cannot be used: TypeError: '<' not supported between instances of"),
-        ("batching", "Broken", "mine.py:42: KeyError: 'boom'"),
+        ("order", "Patient", "scheduler.order: Patient in mine.py has no key(seq, ctx)"),
+        ("order", "limit", "scheduler.order: limit in mine.py is not a function of (seq, ctx), and has no"),
+        ("order", "", "scheduler.order: unknown 'mine.py:'; known: fcfs, "),
+        (
+            "order",
+            "wrong_name",
+            "scheduler.order: wrong_name (mine.py:46): AttributeError: 'Sequence' object has no attribute "
+            "'length' in step 0 at 1.372 s",
+        ),
+        (
+            "order",
+            "mixed",
+            "scheduler.order: mixed gives keys that have no order: 1 for '17' and 'a' for '16' in step ",
+        ),
+        ("batching", "Broken", "scheduler.batching: Broken (mine.py:42): KeyError: 'boom' in step 0 at "),
         (
             "batching",
             "shortest",
@@ -187,8 +197,17 @@ def test_an_edited_file_is_read_anew(file: Path) -> None:
             "Weights",
             "scheduler.batching: Weights in mine.py is not a subclass of simulator.Sched",
         ),
-        ("batching", "Stiff", "mine.py:Stiff cannot be used: TypeError: Stiff.__init__() got an unexpected"),
-        ("batching", "Silent", "mine.py:Silent cannot be used: "),
+        (
+            "batching",
+            "Stiff",
+            "scheduler.batching: Stiff (mine.py) cannot be used: TypeError: Stiff.__init__() got an",
+        ),
+        (
+            "batching",
+            "Silent",
+            "scheduler.batching: Silent (mine.py) cannot be used: TypeError: schedule(now) returned NoneType, "
+            "not a Batch",
+        ),
     ],
 )
 def test_a_mistake_is_told_in_one_line(axis: str, name: str, message: str, file: Path) -> None:
@@ -234,7 +253,8 @@ def test_a_policy_that_stalls_is_told(file: Path) -> None:
     assert made.code == 0
     assert "Unfinished: 40\n" in made.out
     assert (
-        "Note: the batching policy stalled and left 40 requests unfinished: schedule(now) returned an"
+        "Note: the batching policy stalled before the first step and left 40 requests unfinished: "
+        "schedule(now) returned an empty batch and set no wake_at (batching mine.py:Idle, order fcfs, eviction lru)\n"
         in made.out
     )
     assert "Bottleneck" not in made.out

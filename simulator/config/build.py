@@ -51,7 +51,8 @@ class Policies:
     """Policies given as Python objects; None leaves the choice to the scenario.
 
     `trusted` are values of the form file.py:name that may be loaded; `trust` allows them all. `files` hold
-    their code as it was when a run began, so that its reruns use the same.
+    the code of files and objects as it was when a run began: its reruns use the same files, its folder has
+    both.
     """
 
     batching: type[Scheduler] | None = None
@@ -64,8 +65,8 @@ class Policies:
     files: tuple[PolicyFile, ...] = ()
 
     def reading(self, scenario: Scenario) -> Policies:
-        """Return these with every policy file that the scenario names, read now unless held already."""
-        return replace(self, files=policy_files(scenario, self.files))
+        """Return these with the code of every policy of the user's as it is now, unless held already."""
+        return replace(self, files=policy_files(scenario, self.files, self))
 
     def allows(self, value: str) -> bool:
         return self.trust or value in self.trusted

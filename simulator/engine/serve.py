@@ -72,8 +72,14 @@ def serve(
         skip=skip,
     )
     Clients(env, replica, requests, plan, progress)
-    with without_gc():
-        env.run() if horizon is None else env.run(until=math.nextafter(horizon, math.inf))
+    try:
+        with without_gc():
+            env.run() if horizon is None else env.run(until=math.nextafter(horizon, math.inf))
+    except (Exception, SystemExit) as error:
+        first = replica.fault.error
+        if first is None or first is error:
+            raise
+        raise first from first.__cause__
     replica.close()
     scheduler.check()
     if progress is not None:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.config.policies import PolicyFile, blaming, find_policy, is_file_policy, policy_file
+from simulator.config.policies import PolicyFile, find_policy, is_file_policy, policy_file, suspects
+from simulator.config.wrong_policies import blaming
 from simulator.errors import ConfigError
 from simulator.experiments.cache_accesses import Accesses, Ints
 from simulator.kv.block_cache import BlockCache
@@ -140,7 +141,7 @@ def replay_cache(
     unlimited = _point("unlimited", accesses.num_distinct, accesses, accesses.unlimited_hits())
     jobs = [(name, each, n) for name, each in named.items() for n in capacities]
     points = []
-    with blaming(files):
+    with blaming(suspects(files)):
         for done, (name, each, capacity) in enumerate(jobs, start=1):
             hits = _hits(accesses, each, capacity)
             if each is belady:

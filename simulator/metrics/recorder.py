@@ -61,6 +61,11 @@ class Recorder:
         self.transfers = Transfers()
         self.num_skipped = 0  # steps taken without asking the scheduler again
 
+    @property
+    def num_steps(self) -> int:
+        """Steps that have ended."""
+        return len(self._ends)
+
     def scheduled(self, batch: Batch, scheduler: Scheduler, now: float, start: float) -> None:
         """Note a decided step, before time passes; its forward pass begins at `start`."""
         pool, group = scheduler.kv.pool, scheduler.decodes

@@ -20,6 +20,7 @@ from simulator.schedulers.admitting import Hold, admit_head, asked_on_arrival, n
 from simulator.schedulers.checks import check
 from simulator.schedulers.context import Context
 from simulator.schedulers.fetching import add_evicted, cancel_fetch, finish_fetch
+from simulator.schedulers.keys import largest
 from simulator.schedulers.listed import decodes_are_first, take_listed
 from simulator.schedulers.orders import Order, fcfs, priority
 from simulator.schedulers.preempting import VAIN_PREEMPTIONS, Preemption, give_claims_back, give_up
@@ -300,7 +301,7 @@ class Scheduler:
         """Return the running sequence that the victim rule gives up first."""
         if self.victim is last_admitted or self.is_stuck:
             return next(reversed(self.running))
-        return max(self.running, key=lambda seq: self.victim(seq, self.ctx))
+        return largest("scheduler.victim", self.victim, self.running, self.ctx)
 
     def preempt(self, seq: Sequence, batch: Batch, num_scheduled: int = 0) -> None:
         """Take a running sequence's blocks away; `num_scheduled` tokens of it were allocated in this step."""

@@ -14,7 +14,7 @@ from simulator.schedulers.repeating import unchanged_steps
 
 
 class Continuous(Scheduler):
-    """Every decode, and beside them whole prompts as they come."""
+    """Every decode, and beside them whole prompts as they come (Orca, OSDI 2022, section 3.1)."""
 
     def schedule(self, now: float) -> Batch:
         batch = self.open_batch(now)
