@@ -220,7 +220,9 @@ def test_evictions_from_a_users_file(trace: Path, tmp_path: Path) -> None:
     assert f"{file}:Stack" in done.out
     told = servetwin(*args, f"{file}:broken").complaint
     assert told.startswith(f"kv.eviction: broken ({file}:5): AttributeError")
-    assert servetwin(*args, f"{file}:Half").complaint.endswith("has no release(block, ctx), no hit(block, ctx)")
+    assert servetwin(*args, f"{file}:Half").complaint.endswith(
+        "has no release(block, ctx), no hit(block, ctx)"
+    )
     assert "has no 'nwest'; did you mean newest?" in servetwin(*args, f"{file}:nwest").complaint
 
 
