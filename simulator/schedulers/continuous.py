@@ -31,4 +31,5 @@ class Continuous(Scheduler):
         return self.commit(batch)
 
     def steady_steps(self, batch: Batch, limit: float) -> int:
-        return unchanged_steps(self, batch, limit)
+        # the less of its prompt is cached, the sooner the head of the queue needs a step of its own
+        return unchanged_steps(self, batch, limit, may_evict=not self.waiting.size)
