@@ -205,8 +205,7 @@ def test_an_edited_file_is_read_anew(file: Path) -> None:
         (
             "batching",
             "Silent",
-            "scheduler.batching: Silent (mine.py) cannot be used: TypeError: schedule(now) returned NoneType, "
-            "not a Batch",
+            "scheduler.batching: Silent (mine.py) cannot be used: TypeError: schedule(now) returned NoneType",
         ),
     ],
 )
@@ -254,11 +253,63 @@ def test_a_policy_that_stalls_is_told(file: Path) -> None:
     assert "Unfinished: 40\n" in made.out
     assert (
         "Note: the batching policy stalled before the first step and left 40 requests unfinished: "
-        "schedule(now) returned an empty batch and set no wake_at (batching mine.py:Idle, order fcfs, eviction lru)\n"
-        in made.out
+        "schedule(now) returned an empty batch and set no wake_at (batching mine.py:Idle, order fcfs, "
+        "eviction lru)\n" in made.out
     )
     assert "Bottleneck" not in made.out
     assert "SLO missed: 0.0 % of 40 requests" in made.out
+
+
+RULES = """\
+class Bounded:
+    def __init__(self, most=2):
+        self.most = most
+
+    def __call__(self, seq, ctx):
+        return "admit" if len(list(ctx.running)) < self.most else "wait"
+
+
+def anybody(seq, ctx):
+    return "admit"
+
+
+def oldest(block, ctx):
+    return block.created
+"""
+
+
+def test_a_list_of_rules_may_name_files_with_and_without_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And paths are those of the scenario's folder, wherever the command runs."""
+    (tmp_path / "deep/er").mkdir(parents=True)
+    (tmp_path / "deep/er/rules.py").write_text(RULES)
+    scenario = tmp_path / "deep/s.yaml"
+    rules = "[er/rules.py:anybody, {queue_limit: 30}, {er/rules.py:Bounded: {most: 1}}]"
+    load = "workload: {num_requests: 20, arrivals: {kind: poisson, rate: 20}}"
+    scenario.write_text(f"scheduler: {{admission: {rules}}}\nkv: {{eviction: er/rules.py:oldest}}\n{load}\n")
+    monkeypatch.chdir(tmp_path)
+    quiet = ("--quiet", "--no-report", "-o")
+    refused = servetwin("run", scenario, *quiet, "no").complaint
+    assert refused.startswith("kv.eviction: ")
+    assert refused.endswith("pass --trust")
+    assert servetwin("run", "deep/s.yaml", "--trust", *quiet, "out").code == 0
+    text = Path("out/scenario.yaml").read_text()
+    assert text.count("# rules.py sha256 ") == 3
+    assert "- rules.py:anybody\n" in text
+    assert "- rules.py:Bounded:\n" in text.replace("'", "")
+    assert "eviction: rules.py:oldest\n" in text
+    monkeypatch.chdir(tmp_path / "deep")
+    one = "scheduler.admission=[{er/rules.py:Bounded: {most: 1}}, {queue_limit: 30}]"
+    assert servetwin("run", "s.yaml", "--trust", "--set", one, *quiet, "two").code == 0
+    assert servetwin("run", "../out", "--trust", *quiet, "again").code == 0
+    first = Path("../out/requests.csv").read_bytes()
+    assert first == Path("again/requests.csv").read_bytes() == Path("two/requests.csv").read_bytes()
+    none = servetwin(
+        "run", "s.yaml", "--set", "scheduler.admission=[]", "--set", "kv.eviction=lru", *quiet, "no"
+    )
+    assert none.code == 0
+    assert first != Path("no/requests.csv").read_bytes()
 
 
 def test_a_notebook_names_a_file_by_its_own_word(file: Path) -> None:

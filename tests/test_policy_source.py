@@ -62,7 +62,7 @@ def test_a_function_is_written_with_all_that_it_relies_on() -> None:
 
         def weighed(seq: Sequence, ctx) -> float:
             'Long prompts last.'
-            return log(1 + halved(seq.num_prompt)) * WEIGHTS["prompt"] + math.pi + len(xml.etree.__name__)
+            return log(1 + halved(seq.num_prompt)) * WEIGHTS["prompt"] + math.sqrt(len(xml.etree.__name__))
         """,
     )
     assert (
@@ -84,7 +84,7 @@ def halved(n):
 
 def weighed(seq: Sequence, ctx) -> float:
     'Long prompts last.'
-    return log(1 + halved(seq.num_prompt)) * WEIGHTS["prompt"] + math.pi + len(xml.etree.__name__)
+    return log(1 + halved(seq.num_prompt)) * WEIGHTS["prompt"] + math.sqrt(len(xml.etree.__name__))
 """
     )
 

@@ -71,8 +71,9 @@ def source_of(thing: FunctionType | type) -> str:
 
     ConfigError if it cannot be found.
     """
+    own = f"{thing.__qualname__}." if isinstance(thing, type) else ""  # what dataclasses add is not its own
     codes = [each.__code__ for each in functions_of(thing)]
-    code = next((each for each in codes if each.co_filename != "<string>"), None)
+    code = next((each for each in codes if each.co_qualname.startswith(own)), None)
     module = sys.modules.get(thing.__module__)
     file = code.co_filename if code is not None else getattr(module, "__file__", None)
     line = None if code is None else code.co_firstlineno

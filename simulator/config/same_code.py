@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dis
 from types import CodeType
 from typing import Any
 
 from simulator.config.policy_code import functions_of
 from simulator.config.policy_writer import literal
+
+_HOW_TO_CALL = frozenset({"PUSH_NULL", "PRECALL", "CACHE", "NOP", "EXTENDED_ARG"})
 
 
 def differs(one: Any, other: Any) -> bool:
@@ -40,9 +43,21 @@ def _plain(kind: type) -> dict[str, str]:
     return {name: text for name, text in found.items() if text is not None}
 
 
-def _shape(code: CodeType) -> tuple[object, ...]:
-    """Return what a code object does, without where it stands."""
-    constants = [
-        _shape(each) if isinstance(each, CodeType) else (type(each), each) for each in code.co_consts
-    ]
-    return code.co_code, code.co_names, code.co_varnames, constants
+def _shape(code: CodeType) -> list[tuple[object, ...]]:
+    """Return what a code object does, without where it stands.
+
+    How a call of a module's function is compiled depends on whether the same text imports the module: in a
+    notebook it often does not, in a file it does. That difference is left out, and where jumps lead.
+    """
+    found: list[tuple[object, ...]] = [(code.co_varnames, code.co_argcount, code.co_kwonlyargcount)]
+    for step in dis.get_instructions(code):
+        if step.opname in _HOW_TO_CALL:
+            continue
+        name, value = "LOAD_ATTR" if step.opname == "LOAD_METHOD" else step.opname, step.argval
+        if isinstance(value, CodeType):
+            found += _shape(value)
+        elif step.opcode in dis.hasjrel or step.opcode in dis.hasjabs:
+            found.append((name,))
+        else:
+            found.append((name, type(value), value))
+    return found
