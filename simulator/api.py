@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from simulator.batch import Batch, Chunk
 from simulator.config.axes import split_objects
@@ -94,6 +94,10 @@ __all__ = [
     "replay_cache",
     "simulate",
 ]
+
+
+Rule = str | Mapping[str, Any] | Admission
+"""An admission rule: its name, {name: arguments}, or the function itself."""
 
 
 class Result:
@@ -197,7 +201,10 @@ class Result:
 
     def __str__(self) -> str:
         own = self._own
-        return f"{result_block(self.summary)}\n{own['provenance']}\n{own.get('verdict') or ''}".rstrip()
+        lines = [result_block(self.summary), own["provenance"], own.get("verdict") or ""]
+        if own.get("unfinished"):
+            lines += own["notes"]  # they say why
+        return "\n".join(filter(None, lines))
 
     def _repr_html_(self) -> str:
         from simulator.experiments.report_page import cards_html, escape, pre_html
@@ -308,7 +315,7 @@ def simulate(
     order: str | Order | None = None,
     victim: str | Victim | None = None,
     preemption: str | None = None,
-    admission: Iterable[str | Mapping[str, Any] | Admission] | None = None,
+    admission: Rule | Iterable[Rule] | None = None,
     eviction: str | Eviction | None = None,
     profile: str | None = None,
     set: Mapping[str, object] | None = None,
@@ -334,7 +341,7 @@ def simulate(
         "scheduler.victim": victim,
         "kv.eviction": eviction,
         "scheduler.preemption": preemption,
-        "scheduler.admission": None if admission is None else list(admission),
+        "scheduler.admission": list(admission) if _is_several(admission) else admission,
         "latency.profile": profile,
         "seed": seed,
     }
@@ -379,6 +386,10 @@ def diff(a: Result | str | Path, b: Result | str | Path) -> Diff:
     """Compare two results or run folders."""
     one, other = (each if isinstance(each, Result) else load_run(each) for each in (a, b))
     return _diff(one._saved, other._saved)
+
+
+def _is_several(rules: Rule | Iterable[Rule] | None) -> TypeGuard[Iterable[Rule]]:
+    return not (rules is None or isinstance(rules, str | Mapping) or callable(rules))
 
 
 def _frame(table: RequestTable | StepTable) -> pd.DataFrame:

@@ -502,3 +502,8 @@ def test_a_damaged_row_is_told(row: str) -> None:
     with Path("bad/requests.csv").open("a") as file:
         file.write(row + "\n")
     assert servetwin("diff", "bad", "bad").complaint.startswith("bad/requests.csv: ")
+
+
+def test_the_command_line_needs_no_installed_script() -> None:
+    shown = spawn("--version", code="import runpy; runpy.run_module('simulator', run_name='__main__')")
+    assert (shown.code, shown.out[:10]) == (0, "servetwin ")

@@ -26,6 +26,7 @@ LAYERS = [
     {"experiments"},
     {"api"},
     {"cli"},
+    {"__main__"},
 ]
 """Rooms of `simulator`, lowest first; rooms of one layer may use each other as long as no circle arises."""
 

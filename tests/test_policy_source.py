@@ -425,3 +425,13 @@ def test_a_plain_value_is_written_so_that_it_reads_back(value: object) -> None:
 @pytest.mark.parametrize("value", [object(), [object()], {"a": {1, object()}}, 1j, ..., range(3), print])
 def test_other_values_have_no_text(value: object) -> None:
     assert literal(value) is None
+
+
+@pytest.mark.parametrize(
+    "rule", ["reserve_output", {"queue_limit": 3}, notebook("def r(seq, ctx): return 'admit'").r]
+)
+def test_one_admission_rule_needs_no_list(rule: Any) -> None:
+    one, many = (simulator.simulate("tiny-cpu", set=BUSY, admission=each) for each in (rule, [rule]))
+    assert one.summary == many.summary
+    both = simulator.compare("tiny-cpu", {"one": {"scheduler.admission": rule}, "no": {}})
+    assert len(both.results["one"].scenario.scheduler.admission) == 1

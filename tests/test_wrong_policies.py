@@ -362,3 +362,94 @@ def test_an_odd_file_cannot_confuse_the_search_for_names() -> None:
     assert run(text, "--order", "mine.py:f").complaint == "scheduler.order: mine.py has no 'f'; known: Odd, g"
     told = run(text, "--set", "scheduler.victim=mine.py:odd").complaint
     assert told == "scheduler.victim: odd (mine.py:2): ValueError: __class__"
+
+
+# Slips of the pen.
+
+
+@pytest.mark.parametrize(
+    ("cell", "near"),
+    [
+        ("def f(seq, ctx): return seq.num_promt", "num_prompt"),
+        ("def f(seq, ctx): return ctx.runing", "running"),
+        ("def f(seq, ctx): return seq.computed", "num_computed"),
+    ],
+)
+def test_a_misspelt_fact_is_told_with_the_nearest_name(cell: str, near: str) -> None:
+    for axis in ("order", "victim"):
+        assert f"; did you mean {near}? in step " in told(**{axis: notebook(cell).f})
+
+
+def test_a_name_like_no_other_is_told_as_it_is() -> None:
+    message = told(order=notebook("def f(seq, ctx): return seq.xyzzy").f)
+    assert "no attribute 'xyzzy' in step " in message
+
+
+@pytest.mark.parametrize("axis", ["order", "victim", "eviction"])
+def test_a_key_function_without_a_return_is_told(axis: str) -> None:
+    """All keys are None then, and None is equal to itself: the run would pass for another policy's."""
+    policy = notebook("def f(thing, ctx):\n    thing.num_tokens + 1\n").f
+    with pytest.raises(ConfigError, match=r"f ga?i?ves?.* None") as caught:
+        simulator.simulate("tiny-cpu", set=TIGHT, bottleneck=False, **{axis: policy})
+    assert str(caught.value).startswith("kv.eviction" if axis == "eviction" else f"scheduler.{axis}")
+
+
+def test_a_key_that_is_none_now_and_then_is_told() -> None:
+    message = told(order=notebook("def f(seq, ctx): return ctx.now if ctx.now < 1 else None").f)
+    assert "f gives keys that have no order: None for '" in message
+
+
+def test_a_batch_that_was_not_committed_is_told() -> None:
+    cell = CLASS.format(name="Hasty", extra="").replace("self.commit(batch)", "batch")
+    message = told(batching=notebook(cell).Hasty)
+    assert message == (
+        "scheduler.batching: Hasty: blocks and sequences do not add up "
+        "(schedule(now) must return self.commit(batch)) in step 0 at 0.366 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [
+        (
+            {"batching": lambda now: None},
+            "scheduler.batching: <lambda> is not a subclass of simulator.Scheduler",
+        ),
+        ({"order": 3}, "scheduler.order: int is not a function of (seq, ctx), and has no key(seq, ctx)"),
+        ({"order": dict}, "scheduler.order: dict has no key(seq, ctx)"),
+        ({"victim": dict}, "scheduler.victim: dict is not a function of (seq, ctx)"),
+        ({"admission": [dict]}, "scheduler.admission: dict has no __call__(seq, ctx)"),
+        (
+            {"eviction": 3},
+            "kv.eviction: int is not a function of (block, ctx), nor a class with release(block, ctx), "
+            "hit(block, ctx), evict(ctx)",
+        ),
+    ],
+)
+def test_an_object_that_can_be_no_policy_is_told_before_the_run(
+    policies: dict[str, Any], message: str
+) -> None:
+    assert told(**policies) == message
+
+
+def test_who_asks_for_the_truth_is_named() -> None:
+    cell = "def {}(seq, ctx):\n    return ctx.oracle_remaining(seq)\n"
+    message = told(order=notebook(cell.format("peek")).peek)
+    assert re.fullmatch(
+        r"scheduler\.order: peek \(line 2\): SimulatorError: ctx\.oracle_remaining tells what no server "
+        r"knows; only a policy named \.\.\._oracle may ask in step 0 at \d\.\d+ s",
+        message,
+    )
+    oracle = notebook(cell.format("peek_oracle")).peek_oracle
+    assert simulate(order=oracle).summary["completed"] == 40
+
+
+def test_an_admission_rule_that_lets_nobody_in_is_named_in_what_is_printed() -> None:
+    made = simulate(admission=notebook("from simulator import WAIT\ndef never(seq, ctx): return WAIT").never)
+    note = (
+        "the admission stalled before the first step and left 40 requests unfinished: nothing runs, and a "
+        "rule still says WAIT (batching chunked, order fcfs, admission never, eviction lru)"
+    )
+    assert note in made.summary["servetwin"]["notes"]
+    assert note in str(made)
+    assert "stalled" not in str(simulate())

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from simulator.config.scenario import Scenario
+from simulator.errors import ConfigError
 from simulator.kv.eviction import EVICTIONS
 from simulator.schedulers import BATCHING, Scheduler
 from simulator.schedulers.admission import ADMISSIONS
@@ -27,6 +28,7 @@ class Axis(NamedTuple):
     function: str = "(seq, ctx)"  # parameters of one that is a function; empty if none can be
     methods: Mapping[str, str] = {}  # of one that is a class: name and parameters
     takes_objects: bool = False  # whether an object with these methods will do, not only its class
+    is_list: bool = False  # whether a scenario names several
     unset: str = ""  # what the scenario's null, or an empty list, stands for
 
     @property
@@ -47,7 +49,8 @@ class Axis(NamedTuple):
         if not is_class and callable(policy):
             return None
         if not self.methods or not (is_class or self.takes_objects):
-            return f"is not a function of {self.function}"
+            methods = ", ".join(f"{name}{given}" for name, given in self.methods.items())
+            return f"is not a function of {self.function}{methods and f', nor a class with {methods}'}"
         kind = policy if isinstance(policy, type) else type(policy)
         has = {name for base in kind.__mro__ for name in vars(base)}
         lacks = [f"{name}{given}" for name, given in self.methods.items() if name not in has]
@@ -85,6 +88,7 @@ AXES: dict[str, Axis] = {
             ADMISSIONS,
             "(seq, ctx) -> ADMIT, WAIT or SHED; or class that takes arguments and is called so",
             methods={"__call__": "(seq, ctx)"},
+            is_list=True,
             unset="[]: everybody is admitted",
         ),
         Axis(
@@ -142,6 +146,8 @@ def named(axis: Axis, value: Any) -> Any:
 def split_objects(changes: Mapping[str, object]) -> tuple[dict[str, object], dict[str, Any]]:
     """Part changes of a scenario into what it can hold, names, and the Python objects by axis.
 
+    One policy where a scenario names several is a list of one.
+
     >>> def shortest(seq, ctx): return seq.num_prompt
     >>> split_objects({"scheduler.order": shortest, "seed": 1})[0]
     {'scheduler.order': 'shortest', 'seed': 1}
@@ -149,6 +155,8 @@ def split_objects(changes: Mapping[str, object]) -> tuple[dict[str, object], dic
     names, objects = dict(changes), {}
     for key, axis in AXES.items():
         value = changes.get(key)
+        if axis.is_list and (isinstance(value, str | Mapping) or callable(value)):
+            value = names[key] = [value]
         if is_given(value):
             names[key] = named(axis, value)
             objects[axis.name] = value
@@ -162,3 +170,10 @@ def given_objects(policies: object) -> Iterator[tuple[Axis, str, object]]:
         for each in value if isinstance(value, list | tuple) else [value]:
             if is_given(each) and not any(each is shipped for shipped in axis.table.values()):
                 yield axis, name_of(axis, each), each
+
+
+def check_objects(policies: object) -> None:
+    """Raise ConfigError for a Python object among policies that can be none of its axis."""
+    for axis, name, policy in given_objects(policies):
+        if misfit := axis.misfit(policy):
+            raise ConfigError(f"{axis.key}: {name} {misfit}")

@@ -11,6 +11,7 @@ from importlib.metadata import version
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.config.axes import check_objects
 from simulator.config.build import (
     NO_POLICIES,
     Machine,
@@ -33,6 +34,7 @@ from simulator.latency.base import LatencyModel, StepFeatures
 from simulator.metrics.fairness import fairness
 from simulator.metrics.summary import counts, latencies, meets_slo, summarize
 from simulator.metrics.tables import ABORTED, REJECTED, Floats, Ints, RequestTable, StepTable
+from simulator.schedulers import Scheduler
 from simulator.workload.workload import Workload
 
 
@@ -75,6 +77,7 @@ def run_scenario(
     A machine or workload built before, or another latency model, takes the place of the scenario's own.
     """
     machine = machine or build_machine(scenario)
+    check_objects(policies)
     policies = policies.reading(scenario)
     blamed = suspects(policies.files, policies)
     with blaming(blamed):
@@ -197,7 +200,7 @@ def _own(run: Run, served: Served) -> dict[str, object]:
             method=scenario.run.percentile_method,
         ),
         "skipped": run.workload.skipped,
-        "notes": [*machine.notes, *run.workload.notes, *_stall(run, tally["unfinished"])],
+        "notes": [*machine.notes, *run.workload.notes, *_stall(run, served.scheduler)],
         "scenario": scenario.to_dict(),
     }
 
@@ -216,15 +219,19 @@ def _reasons(requests: RequestTable, status: int) -> dict[str, int]:
     return dict(Counter(requests.reason[i] for i in np.flatnonzero(requests.status == status)))
 
 
-def _stall(run: Run, unfinished: int) -> list[str]:
+def _stall(run: Run, scheduler: Scheduler) -> list[str]:
     """Say that the policies gave up, if they did: shipped ones leave nobody waiting for ever."""
+    unfinished = counts(run.requests)["unfinished"]
     if not unfinished or run.scenario.run.horizon_s is not None:
         return []
     steps = run.steps
     last = f"after step {len(steps) - 1} at {steps.end[-1]:.3f} s" if len(steps) else "before the first step"
+    who, why = "batching policy", "schedule(now) returned an empty batch and set no wake_at"
+    if scheduler.held_by == "rule":
+        who, why = "admission", "nothing runs, and a rule still says WAIT"
     return [
-        f"the batching policy stalled {last} and left {unfinished:,} requests unfinished: schedule(now) "
-        f"returned an empty batch and set no wake_at ({policies_in_force(run.scenario)})"
+        f"the {who} stalled {last} and left {unfinished:,} requests unfinished: {why} "
+        f"({policies_in_force(run.scenario)})"
     ]
 
 

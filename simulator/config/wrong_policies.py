@@ -6,6 +6,7 @@ in ours, which then was given something it cannot use. The error itself stays th
 
 from __future__ import annotations
 
+import difflib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -14,13 +15,19 @@ from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
 
+from simulator import request
+from simulator.batch import Batch
 from simulator.config.axes import AXES, names_in
 from simulator.config.policy_code import codes_of
 from simulator.config.scenario import Scenario
 from simulator.errors import ConfigError, SimulatorError, StallError, moment_of
+from simulator.kv.cached_block import Block
+from simulator.schedulers import Scheduler
+from simulator.schedulers.context import Context
 
 _KEEPERS = ("scheduler.batching", "kv.eviction")  # axes whose policies hold blocks
 _OURS = Path(__file__).parents[1]
+_READ = (request.Sequence, Block, Context, Batch, Scheduler)
 MAX_TEXT = 300
 """Characters of a user's own error message that are shown."""
 
@@ -65,8 +72,12 @@ def blaming(suspects: Sequence[Suspect], scenario: Scenario | None = None) -> It
         when = moment_of(error)
         if not when:
             raise
-        who = f" ({policies_in_force(scenario)})" if scenario and isinstance(error, StallError) else ""
-        raise type(error)(f"{error}{who} {when}") from error
+        text = str(error)
+        if type(error) is SimulatorError and suspects:  # a policy asked for what it may not have
+            text = blamed(error, suspects)
+        elif scenario and isinstance(error, StallError):
+            text += f" ({policies_in_force(scenario)})"
+        raise type(error)(f"{text} {when}") from error
     except (Exception, SystemExit) as error:  # a user's policy may fail in any way
         if not suspects:
             raise
@@ -135,6 +146,15 @@ def policies_in_force(scenario: Scenario) -> str:
     return ", ".join(f"{axis} {names}" for axis, names in named.items() if names)
 
 
+def _nearest(error: BaseException) -> str:
+    """Suggest the attribute that a misspelt one of what policies read was meant to be, if one is near."""
+    if not isinstance(error, AttributeError) or not issubclass(type(error.obj), _READ):
+        return ""
+    known = [name for name in dir(error.obj) if not name.startswith("_")]
+    near = difflib.get_close_matches(str(error.name), known, n=1, cutoff=0.65)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def place_of(error: BaseException, files: set[str]) -> str:
     """Return file:line of the innermost call in these files; of a notebook's cell, only the line."""
     if isinstance(error, SyntaxError) and error.lineno is not None and error.filename in files:
@@ -152,7 +172,7 @@ def what_of(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return f"{kind}: {error.msg}"
     try:
-        text = " ".join(str(error).split())
+        text = " ".join(f"{error}{_nearest(error)}".split())
     except Exception:  # a user's error may not even be printable
         text = "(its text cannot be shown)"
     return f"{kind}: {text[: MAX_TEXT - 3]}..." if len(text) > MAX_TEXT else f"{kind}: {text}"

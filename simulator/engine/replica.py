@@ -29,6 +29,7 @@ from simulator.engine.progress import ProgressGuard
 from simulator.metrics.recorder import Recorder
 from simulator.request import Sequence
 from simulator.schedulers.base import Scheduler
+from simulator.schedulers.checks import check_committed
 from simulator.schedulers.repeating import advance
 
 Wait = Generator[simpy.events.Event, None, None]
@@ -233,6 +234,7 @@ class Replica:
         for observer in self.observers:
             observer.decided(batch, self.scheduler, now)
         if self.check_invariants:
+            check_committed(batch)
             self.scheduler.check()
 
     def _learn(self, batch: Batch, result: StepResult) -> None:

@@ -150,7 +150,7 @@ class ByKey:
         """Ask for the key, and raise it to that of the cached followers."""
         key = self.eviction(block, ctx)
         try:
-            if key != key:
+            if key is None or key != key:
                 raise self._unordered(block, key, "has no place in an order")
             if self._is_raised:
                 key = self._raised(block, key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from simulator.batch import Batch
     from simulator.schedulers.base import Scheduler
 
 
@@ -26,3 +27,9 @@ def check(scheduler: Scheduler) -> None:
         assert not seq.runs, f"{seq!r} waits and holds blocks"
     for seq in (*scheduler.running, *scheduler.padding):
         assert not seq.claims, f"{seq!r} runs and holds blocks of a tier"
+
+
+def check_committed(batch: Batch) -> None:
+    """Raise AssertionError if the tokens of a batch that `schedule` returned are not counted as computed."""
+    for chunk in batch.chunks:
+        assert chunk.seq.num_computed > chunk.start, "schedule(now) must return self.commit(batch)"

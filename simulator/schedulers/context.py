@@ -95,7 +95,7 @@ class Context:
         """
         if self._truth is None:
             raise SimulatorError(
-                "ctx.oracle_remaining: only a policy named ..._oracle may ask, and only in simulation"
+                "ctx.oracle_remaining tells what no server knows; only a policy named ..._oracle may ask"
             )
         return self._truth(seq)
 

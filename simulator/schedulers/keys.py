@@ -1,4 +1,4 @@
-"""The largest key, and keys that have no order: which two cannot be compared, or which one is nan."""
+"""The largest key, and keys that have no order: two that cannot be compared, or one that is nan or None."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ def largest(axis: str, policy: Callable[..., Any], sequences: Iterable[Sequence]
     """Return the sequence with the largest key, of equals the first; ConfigError if keys have no order."""
     found = [(seq, policy(seq, ctx)) for seq in sequences]
     try:
-        if not any(is_nan(key) for _, key in found):
+        if not any(is_placeless(key) for _, key in found):
             return max(found, key=lambda pair: pair[1])[0]
     except Exception as error:  # a key may be anything
         raise no_order(axis, policy, ((seq.id, key) for seq, key in found)) from error
     raise no_order(axis, policy, ((seq.id, key) for seq, key in found))
+
+
+def is_placeless(key: Any) -> bool:
+    """Say whether a key has no place in any order: a nan, or the None of a function without a return."""
+    return key is None or is_nan(key)
 
 
 def is_nan(key: Any) -> bool:
@@ -30,7 +35,7 @@ def is_nan(key: Any) -> bool:
 
 
 def no_order(axis: str, policy: object, keys: Iterable[tuple[str, Any]]) -> ConfigError:
-    """Return the error that names a nan, or two keys that cannot be compared, among (request, key)."""
+    """Return the error that names a nan, a None, or two keys that do not compare, among (request, key)."""
     known = list(itertools.islice(keys, MOST))
     name = getattr(policy, "__name__", type(policy).__name__)
     bad = [pair for pair in known if _is_bad(pair[1])][:1]
@@ -42,7 +47,7 @@ def no_order(axis: str, policy: object, keys: Iterable[tuple[str, Any]]) -> Conf
 
 def _is_bad(key: Any) -> bool:
     try:
-        return is_nan(key)
+        return is_placeless(key)
     except Exception:  # a key may be anything
         return True
 

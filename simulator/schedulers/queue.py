@@ -11,7 +11,7 @@ from typing import Any
 from simulator.errors import ConfigError
 from simulator.request import Sequence
 from simulator.schedulers.context import Context, Watched
-from simulator.schedulers.keys import is_nan, no_order
+from simulator.schedulers.keys import is_nan, is_placeless, no_order
 from simulator.schedulers.orders import Key, Order
 
 
@@ -129,7 +129,7 @@ class WaitingQueue:
             return
         entry = key, number, seq
         try:
-            if key == key and not (type(key) is tuple and is_nan(key)):
+            if key is not None and key == key and not (type(key) is tuple and is_nan(key)):
                 heapq.heappush(self._heap, entry)
                 return
         except Exception as error:  # a key may be anything
@@ -139,7 +139,7 @@ class WaitingQueue:
     def _smallest(self) -> Sequence:
         keys = self._keys()
         try:
-            if not any(is_nan(key) for key, _, _ in keys):
+            if not any(is_placeless(key) for key, _, _ in keys):
                 return min(keys)[2]
         except Exception as error:  # a key may be anything
             raise self._no_order(keys) from error
