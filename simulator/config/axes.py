@@ -7,7 +7,8 @@ with their arguments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from simulator.config.scenario import Scenario
@@ -45,7 +46,7 @@ class Axis(NamedTuple):
             return None if is_fit else "is not a subclass of simulator.Scheduler"
         is_class = isinstance(policy, type)
         if not is_class and callable(policy):
-            return None
+            return None if _takes_two(policy) else f"is not a function of {self.function}"
         if not self.methods or not (is_class or self.takes_objects):
             return f"is not a function of {self.function}"
         kind = policy if isinstance(policy, type) else type(policy)
@@ -56,6 +57,17 @@ class Axis(NamedTuple):
         return (
             f"{'' if is_class else f'is not a function of {self.function}, and '}has no {', no '.join(lacks)}"
         )
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    """Say whether a function can be called with a sequence or block, and a context."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # of some built-in functions nothing is known
+        return True
+    return True
 
 
 AXES: dict[str, Axis] = {
