@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator.api import simulate
 
 HOST = {"kv.tiers": [{"name": "host", "capacity_gib": 4, "bandwidth_gb_s": 25}]}
-FEW = {"workload.num_requests": 250}
+FEW = {"workload.num_requests": 250, "workload.arrivals.rate": 6.0}
 
 
 def notes(**how: object) -> tuple[str, dict[str, int]]:
