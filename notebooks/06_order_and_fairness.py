@@ -435,8 +435,8 @@ print(f"alone it had its first token after {1e3 * (same.first_token - same.arriv
 # three steps with 255 decodes, where two steps of its own would have done. What is left of the factor is
 # not order: it is the price of a server that others fill.
 #
-# `deficit_round_robin` is beside the counters on code, 3.24 against 2.83. More than a third of the
-# prompts there are longer than its turn of 2,048 tokens and must save up for several.
+# `deficit_round_robin` is beside the counters on code, 2.77 against 2.83. More than a third of the
+# prompts there are longer than its turn of 2,048 tokens; each of them uses up several turns at once.
 #
 # TTFT of the meek tenant's requests on code, one seed. Under FCFS it climbs with the queue, to two
 # minutes. Under the counters it stays flat for as long as the overload lasts, and is highest where the
