@@ -254,8 +254,7 @@ def test_a_policy_that_stalls_is_told(file: Path) -> None:
     assert (
         "Note: the batching policy stalled before the first step and left 40 requests unfinished: "
         "schedule(now) returned an empty batch and set no wake_at (batching mine.py:Idle, order fcfs, "
-        "eviction lru)\n"
-        in made.out
+        "eviction lru)\n" in made.out
     )
     assert "Bottleneck" not in made.out
     assert "SLO missed: 0.0 % of 40 requests" in made.out

@@ -390,8 +390,8 @@ def test_a_rule_that_lets_nobody_in_is_named() -> None:
     made = simulate(admission=[rule])
     (note,) = [note for note in made.summary["servetwin"]["notes"] if "stalled" in note]
     assert re.fullmatch(
-        r"the admission rules stalled after step \d+ at \d+\.\d{3} s and left \d+ requests unfinished: one of "
-        r"them made the first in the queue wait, and nothing changed it \(.*, admission never, eviction lru\)",
+        r"the admission rules stalled after step \d+ at \d+\.\d{3} s and left \d+ requests unfinished: "
+        r"one of them made the first in the queue wait, and nothing changed it \(.*, admission never, .*\)",
         note,
     )
     assert made.requests["status"].value_counts()["completed"] == 7

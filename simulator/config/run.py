@@ -31,6 +31,7 @@ from simulator.engine.serve import Served, serve
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel, StepFeatures
 from simulator.metrics.fairness import fairness
+from simulator.metrics.memory_notes import memory_notes
 from simulator.metrics.summary import counts, latencies, meets_slo, summarize
 from simulator.metrics.tables import ABORTED, REJECTED, Floats, Ints, RequestTable, StepTable
 from simulator.workload.workload import Workload
@@ -148,7 +149,7 @@ def _own(run: Run, served: Served) -> dict[str, object]:
     tally = counts(requests)
     num_dropped = tally["completed"] - len(measured.rows)
     base = tally["injected"] - num_dropped
-    return {
+    own = {
         "version": version("servetwin"),
         "seed": scenario.seed,
         "source": run.workload.source,
@@ -197,9 +198,9 @@ def _own(run: Run, served: Served) -> dict[str, object]:
             method=scenario.run.percentile_method,
         ),
         "skipped": run.workload.skipped,
-        "notes": [*machine.notes, *run.workload.notes, *_stall(run, served, tally["unfinished"])],
-        "scenario": scenario.to_dict(),
     }
+    told = [*memory_notes(own), *_stall(run, served, tally["unfinished"])]
+    return own | {"notes": [*machine.notes, *run.workload.notes, *told], "scenario": scenario.to_dict()}
 
 
 def tier_use(kv: BlockManager) -> dict[str, dict[str, int]]:

@@ -59,7 +59,8 @@ def serve(
     executor = SimulatedExecutor(latency, scheduler.decodes, None if tiers is None else Links(tiers))
     if scheduler.latency is None:
         scheduler.latency = latency
-    if any(name.endswith("_oracle") for name in scheduler.policy_names()):
+    policies = (scheduler.waiting.order, scheduler.victim, *scheduler.admission)
+    if any(getattr(policy, "__name__", "").endswith("_oracle") for policy in policies):
         scheduler.ctx.open_oracle(executor.remaining)
     replica = Replica(
         env,

@@ -121,7 +121,8 @@ class Recorder:
         """Note that the last step was repeated: the ends of the repetitions, and the blocks each took."""
         n = len(ends)
         self._spans[-SPAN_INTS] += n
-        self.transfers.repeated(len(self._ends), n)
+        if self.transfers.last is not None:
+            self.transfers.repeated(len(self._ends), n)
         self._ends.extend(ends)
         self._opened.extend(opened)
         self.num_skipped += n
