@@ -385,6 +385,18 @@ def test_a_policy_that_stalls_names_its_last_step() -> None:
     assert note.endswith("(batching Tired, order fcfs, eviction lru)")
 
 
+def test_a_rule_that_lets_nobody_in_is_named() -> None:
+    rule = notebook("def never(seq, ctx):\n    return 'wait' if seq.id == '7' else 'admit'").never
+    made = simulate(admission=[rule])
+    (note,) = [note for note in made.summary["servetwin"]["notes"] if "stalled" in note]
+    assert re.fullmatch(
+        r"the admission rules stalled after step \d+ at \d+\.\d{3} s and left \d+ requests unfinished: "
+        r"one of them made the first in the queue wait, and nothing changed it \(.*, admission never, .*\)",
+        note,
+    )
+    assert made.requests["status"].value_counts()["completed"] == 7
+
+
 # Files that do what they like.
 
 

@@ -199,7 +199,7 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         ),
         "skipped": run.workload.skipped,
     }
-    told = [*memory_notes(own), *_stall(run, tally["unfinished"])]
+    told = [*memory_notes(own), *_stall(run, served, tally["unfinished"])]
     return own | {"notes": [*machine.notes, *run.workload.notes, *told], "scenario": scenario.to_dict()}
 
 
@@ -217,15 +217,21 @@ def _reasons(requests: RequestTable, status: int) -> dict[str, int]:
     return dict(Counter(requests.reason[i] for i in np.flatnonzero(requests.status == status)))
 
 
-def _stall(run: Run, unfinished: int) -> list[str]:
+def _stall(run: Run, served: Served, unfinished: int) -> list[str]:
     """Say that the policies gave up, if they did: shipped ones leave nobody waiting for ever."""
     if not unfinished or run.scenario.run.horizon_s is not None:
         return []
     steps = run.steps
     last = f"after step {len(steps) - 1} at {steps.end[-1]:.3f} s" if len(steps) else "before the first step"
+    who, why = "batching policy", "schedule(now) returned an empty batch and set no wake_at"
+    if served.scheduler.held_by == "rule":
+        who, why = (
+            "admission rules",
+            "one of them made the first in the queue wait, and nothing changed it",
+        )
     return [
-        f"the batching policy stalled {last} and left {unfinished:,} requests unfinished: schedule(now) "
-        f"returned an empty batch and set no wake_at ({policies_in_force(run.scenario)})"
+        f"the {who} stalled {last} and left {unfinished:,} requests unfinished: {why} "
+        f"({policies_in_force(run.scenario)})"
     ]
 
 
