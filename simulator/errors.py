@@ -29,6 +29,10 @@ class InputError(SimulatorError):
     """A file from outside that cannot be read."""
 
 
+class Interrupted(SystemExit):
+    """The user stopped the command; a SystemExit of any other kind may be a policy's doing."""
+
+
 def suggest(name: object, known: Iterable[str]) -> str:
     """Return "; did you mean x?" for a near name, else the known names.
 

@@ -58,7 +58,8 @@ def test_a_tenant_of_weight_three_gets_three_times_the_service(name: str) -> Non
 
 @pytest.mark.parametrize("name", FAIR)
 def test_inside_a_tenant_it_is_first_come_first_served(name: str) -> None:
-    requests = load({"a": 6, "b": 6})
+    rows = [("a", 400), ("a", 100), ("b", 10), ("b", 300), ("a", 10), ("b", 20), ("a", 200)]
+    requests = [Request(f"r{i}", 0.0, n, 1, 1, tenant=tenant) for i, (tenant, n) in enumerate(rows)]
     scheduler = Chunked(BlockManager(400, 16), order=ORDERS[name], max_num_seqs=1)
     table = serve(requests, scheduler, LinearModel(0.25)).recorder.request_table(requests)
     for tenant in ("a", "b"):

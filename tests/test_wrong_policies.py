@@ -11,6 +11,7 @@ from command import Outcome, servetwin
 from pseudo_notebook import notebook
 
 import simulator
+from simulator.config.axes import AXES
 from simulator.engine import progress
 from simulator.errors import ConfigError, SimulatorError, StallError
 from simulator.schedulers import BATCHING, Scheduler
@@ -168,6 +169,10 @@ def test_without_a_policy_of_ones_own_an_error_is_ours_and_stays_as_it_is(
             "(0, None) if seq.id == '3' else (0, 1)",
             r"(\(0, None\) for '3' and .*|.* and \(0, None\) for '3')",
         ),
+        (
+            "(1 for _ in ())",
+            r"<generator object f.<locals>.<genexpr>> for '\d+' and <gen.*>> for '\d+'",
+        ),
         ("object()", r"a object for '\d+' and a object for '\d+'"),
         ("numpy.arange(2)", r"array\(\[0, 1\]\) for '\d+'"),
         ("Key()", r"a Key for '\d+' and a Key for '\d+'"),
@@ -251,7 +256,47 @@ def test_a_promise_of_steady_steps_that_is_not_kept_is_told() -> None:
         "\n    def steady_steps(self, batch, limit):\n        return 50 if batch.num_decodes else 0\n"
     )
     message = told(batching=notebook(cell).Rash)
-    assert message.startswith("scheduler.batching: Rash")
+    assert re.fullmatch(
+        r"scheduler\.batching: Rash: ValueError: take\(\d+\) exceeds the \d+ free blocks in step \d+ at .*; "
+        "taken step by step the run is in order, so steady_steps promises too much",
+        message,
+    )
+
+
+# What is no policy at all.
+
+
+@pytest.mark.parametrize(
+    ("axis", "cell", "message"),
+    [
+        ("batching", "def f(seq, ctx): 0", "scheduler.batching: f is not a subclass of simulator.Scheduler"),
+        ("batching", "f = 3", "scheduler.batching: int is not a subclass of simulator.Scheduler"),
+        ("order", "def f(seq): 0", "scheduler.order: f is not a function of (seq, ctx)"),
+        ("order", "class f: pass", "scheduler.order: f has no key(seq, ctx)"),
+        ("order", "f = 3", "scheduler.order: int is not a function of (seq, ctx), and has no key(seq, ctx)"),
+        ("victim", "class f:\n    key = 0", "scheduler.victim: f is not a function of (seq, ctx)"),
+        ("victim", "def f(seq, ctx, more): 0", "scheduler.victim: f is not a function of (seq, ctx)"),
+        ("admission", "class f: pass", "scheduler.admission: f has no __call__(seq, ctx)"),
+        ("admission", "f = 3", "scheduler.admission: int is not a function of (seq, ctx)"),
+        ("eviction", "class f:\n    def hit(self, block, ctx): 0",
+         "kv.eviction: f has no release(block, ctx), no evict(ctx)"),
+        ("eviction", "def f(block): 0", "kv.eviction: f is not a function of (block, ctx)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_policy_is_told_before_the_run(axis: str, cell: str, message: str) -> None:
+    policy = notebook(cell).f
+    assert told(**{axis: [policy] if axis == "admission" else policy}) == message
+    if not cell.startswith("f ="):
+        key = f"kv.{axis}" if axis == "eviction" else f"scheduler.{axis}"
+        value = "[mine.py:f]" if axis == "admission" else "mine.py:f"
+        assert run(cell, "--set", f"{key}={value}").complaint == message.replace(": f ", ": f in mine.py ")
+
+
+@pytest.mark.parametrize("policy", [max, lambda *both: 0, lambda seq, ctx, weight=1: 0])
+def test_what_can_be_called_with_two_is_a_policy(policy: Any) -> None:
+    for axis in AXES.values():
+        if axis.function:
+            assert axis.misfit(policy) is None
 
 
 # Runs that get nowhere.
@@ -340,6 +385,18 @@ def test_a_policy_that_stalls_names_its_last_step() -> None:
     assert note.endswith("(batching Tired, order fcfs, eviction lru)")
 
 
+def test_a_rule_that_lets_nobody_in_is_named() -> None:
+    rule = notebook("def never(seq, ctx):\n    return 'wait' if seq.id == '7' else 'admit'").never
+    made = simulate(admission=[rule])
+    (note,) = [note for note in made.summary["servetwin"]["notes"] if "stalled" in note]
+    assert re.fullmatch(
+        r"the admission rules stalled after step \d+ at \d+\.\d{3} s and left \d+ requests unfinished: "
+        r"one of them made the first in the queue wait, and nothing changed it \(.*, admission never, .*\)",
+        note,
+    )
+    assert made.requests["status"].value_counts()["completed"] == 7
+
+
 # Files that do what they like.
 
 
@@ -408,30 +465,6 @@ def test_a_batch_that_was_not_committed_is_told() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("policies", "message"),
-    [
-        (
-            {"batching": lambda now: None},
-            "scheduler.batching: <lambda> is not a subclass of simulator.Scheduler",
-        ),
-        ({"order": 3}, "scheduler.order: int is not a function of (seq, ctx), and has no key(seq, ctx)"),
-        ({"order": dict}, "scheduler.order: dict has no key(seq, ctx)"),
-        ({"victim": dict}, "scheduler.victim: dict is not a function of (seq, ctx)"),
-        ({"admission": [dict]}, "scheduler.admission: dict has no __call__(seq, ctx)"),
-        (
-            {"eviction": 3},
-            "kv.eviction: int is not a function of (block, ctx), nor a class with release(block, ctx), "
-            "hit(block, ctx), evict(ctx)",
-        ),
-    ],
-)
-def test_an_object_that_can_be_no_policy_is_told_before_the_run(
-    policies: dict[str, Any], message: str
-) -> None:
-    assert told(**policies) == message
-
-
 def test_who_asks_for_the_truth_is_named() -> None:
     cell = "def {}(seq, ctx):\n    return ctx.oracle_remaining(seq)\n"
     message = told(order=notebook(cell.format("peek")).peek)
@@ -447,8 +480,9 @@ def test_who_asks_for_the_truth_is_named() -> None:
 def test_an_admission_rule_that_lets_nobody_in_is_named_in_what_is_printed() -> None:
     made = simulate(admission=notebook("from simulator import WAIT\ndef never(seq, ctx): return WAIT").never)
     note = (
-        "the admission stalled before the first step and left 40 requests unfinished: nothing runs, and a "
-        "rule still says WAIT (batching chunked, order fcfs, admission never, eviction lru)"
+        "the admission rules stalled before the first step and left 40 requests unfinished: one of them made "
+        "the first in the queue wait, and nothing changed it "
+        "(batching chunked, order fcfs, admission never, eviction lru)"
     )
     assert note in made.summary["servetwin"]["notes"]
     assert note in str(made)

@@ -11,7 +11,7 @@ from types import FrameType
 import typer
 
 from simulator.cli import bounds, cache, compare, inspect, run, sizes, traces
-from simulator.errors import SimulatorError
+from simulator.errors import Interrupted, SimulatorError
 
 app = typer.Typer(
     help="A digital twin of an LLM server: which policy should this workload run, on this GPU, for this SLO?",
@@ -69,4 +69,4 @@ def _flush(leaving: SystemExit) -> None:
 
 def _interrupted(signum: int, frame: FrameType | None) -> None:
     print("servetwin: interrupted", file=sys.stderr)
-    raise SystemExit(130)
+    raise Interrupted(130)

@@ -7,11 +7,11 @@ with their arguments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from simulator.config.scenario import Scenario
-from simulator.errors import ConfigError
 from simulator.kv.eviction import EVICTIONS
 from simulator.schedulers import BATCHING, Scheduler
 from simulator.schedulers.admission import ADMISSIONS
@@ -47,10 +47,9 @@ class Axis(NamedTuple):
             return None if is_fit else "is not a subclass of simulator.Scheduler"
         is_class = isinstance(policy, type)
         if not is_class and callable(policy):
-            return None
+            return None if _takes_two(policy) else f"is not a function of {self.function}"
         if not self.methods or not (is_class or self.takes_objects):
-            methods = ", ".join(f"{name}{given}" for name, given in self.methods.items())
-            return f"is not a function of {self.function}{methods and f', nor a class with {methods}'}"
+            return f"is not a function of {self.function}"
         kind = policy if isinstance(policy, type) else type(policy)
         has = {name for base in kind.__mro__ for name in vars(base)}
         lacks = [f"{name}{given}" for name, given in self.methods.items() if name not in has]
@@ -59,6 +58,17 @@ class Axis(NamedTuple):
         return (
             f"{'' if is_class else f'is not a function of {self.function}, and '}has no {', no '.join(lacks)}"
         )
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    """Say whether a function can be called with a sequence or block, and a context."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # of some built-in functions nothing is known
+        return True
+    return True
 
 
 AXES: dict[str, Axis] = {
@@ -170,10 +180,3 @@ def given_objects(policies: object) -> Iterator[tuple[Axis, str, object]]:
         for each in value if isinstance(value, list | tuple) else [value]:
             if is_given(each) and not any(each is shipped for shipped in axis.table.values()):
                 yield axis, name_of(axis, each), each
-
-
-def check_objects(policies: object) -> None:
-    """Raise ConfigError for a Python object among policies that can be none of its axis."""
-    for axis, name, policy in given_objects(policies):
-        if misfit := axis.misfit(policy):
-            raise ConfigError(f"{axis.key}: {name} {misfit}")

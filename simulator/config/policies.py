@@ -20,7 +20,7 @@ from simulator.config.axes import AXES, given_objects, names_in
 from simulator.config.policy_source import run_as_module, written_policy
 from simulator.config.scenario import Scenario
 from simulator.config.wrong_policies import Suspect, object_suspect, place_of, what_of
-from simulator.errors import ConfigError, suggest
+from simulator.errors import ConfigError, Interrupted, suggest
 
 Policy = TypeVar("Policy")
 
@@ -83,11 +83,13 @@ def policy_files(
 ) -> tuple[PolicyFile, ...]:
     """Return the user's policies that a scenario names: as held, or else as they are now.
 
-    `objects` has the Python objects as attributes by axis, as `Policies` do.
+    `objects` has the Python objects as attributes by axis, as `Policies` do. ConfigError for what is none.
     """
     known = {file[:2]: file for file in held}
     found: dict[tuple[str, str], list[object]] = {}
     for axis, name, policy in given_objects(objects):
+        if misfit := axis.misfit(policy):
+            raise ConfigError(f"{axis.key}: {name} {misfit}")
         found.setdefault((axis.key, name), []).append(policy)
     files = []
     for axis in AXES.values():
@@ -152,6 +154,8 @@ def load_module(file: PolicyFile) -> ModuleType:
     try:
         with redirect_stdout(sys.stderr):
             return run_as_module(file.content, path, f"servetwin_policy_{file.sha256[:8]}")
+    except Interrupted:
+        raise
     except (Exception, SystemExit) as error:  # a user's file may fail in any way
         where = place_of(error, {path}) or path
         raise ConfigError(f"{file.axis}: {where}: {what_of(error)}") from error

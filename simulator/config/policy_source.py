@@ -14,7 +14,7 @@ from types import ModuleType
 from simulator.config.policy_code import is_defined
 from simulator.config.policy_writer import PolicyWriter
 from simulator.config.same_code import differs
-from simulator.errors import ConfigError
+from simulator.errors import ConfigError, Interrupted
 
 
 def written_policy(policy: object, name: str) -> tuple[str, str]:
@@ -33,6 +33,8 @@ def written_policy(policy: object, name: str) -> tuple[str, str]:
     text = writer.text()
     try:
         module = run_as_module(text.encode(), f"{name}.py", "servetwin_written_policy")
+    except Interrupted:
+        raise
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"what was written of it does not load ({type(error).__name__}: {error})"

@@ -11,7 +11,6 @@ from importlib.metadata import version
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.config.axes import check_objects
 from simulator.config.build import (
     NO_POLICIES,
     Machine,
@@ -32,9 +31,9 @@ from simulator.engine.serve import Served, serve
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel, StepFeatures
 from simulator.metrics.fairness import fairness
+from simulator.metrics.memory_notes import memory_notes
 from simulator.metrics.summary import counts, latencies, meets_slo, summarize
 from simulator.metrics.tables import ABORTED, REJECTED, Floats, Ints, RequestTable, StepTable
-from simulator.schedulers import Scheduler
 from simulator.workload.workload import Workload
 
 
@@ -77,7 +76,6 @@ def run_scenario(
     A machine or workload built before, or another latency model, takes the place of the scenario's own.
     """
     machine = machine or build_machine(scenario)
-    check_objects(policies)
     policies = policies.reading(scenario)
     blamed = suspects(policies.files, policies)
     with blaming(blamed):
@@ -151,7 +149,7 @@ def _own(run: Run, served: Served) -> dict[str, object]:
     tally = counts(requests)
     num_dropped = tally["completed"] - len(measured.rows)
     base = tally["injected"] - num_dropped
-    return {
+    own = {
         "version": version("servetwin"),
         "seed": scenario.seed,
         "source": run.workload.source,
@@ -200,9 +198,9 @@ def _own(run: Run, served: Served) -> dict[str, object]:
             method=scenario.run.percentile_method,
         ),
         "skipped": run.workload.skipped,
-        "notes": [*machine.notes, *run.workload.notes, *_stall(run, served.scheduler)],
-        "scenario": scenario.to_dict(),
     }
+    told = [*memory_notes(own), *_stall(run, served, tally["unfinished"])]
+    return own | {"notes": [*machine.notes, *run.workload.notes, *told], "scenario": scenario.to_dict()}
 
 
 def tier_use(kv: BlockManager) -> dict[str, dict[str, int]]:
@@ -219,16 +217,18 @@ def _reasons(requests: RequestTable, status: int) -> dict[str, int]:
     return dict(Counter(requests.reason[i] for i in np.flatnonzero(requests.status == status)))
 
 
-def _stall(run: Run, scheduler: Scheduler) -> list[str]:
+def _stall(run: Run, served: Served, unfinished: int) -> list[str]:
     """Say that the policies gave up, if they did: shipped ones leave nobody waiting for ever."""
-    unfinished = counts(run.requests)["unfinished"]
     if not unfinished or run.scenario.run.horizon_s is not None:
         return []
     steps = run.steps
     last = f"after step {len(steps) - 1} at {steps.end[-1]:.3f} s" if len(steps) else "before the first step"
     who, why = "batching policy", "schedule(now) returned an empty batch and set no wake_at"
-    if scheduler.held_by == "rule":
-        who, why = "admission", "nothing runs, and a rule still says WAIT"
+    if served.scheduler.held_by == "rule":
+        who, why = (
+            "admission rules",
+            "one of them made the first in the queue wait, and nothing changed it",
+        )
     return [
         f"the {who} stalled {last} and left {unfinished:,} requests unfinished: {why} "
         f"({policies_in_force(run.scenario)})"

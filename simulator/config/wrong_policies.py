@@ -20,7 +20,7 @@ from simulator.batch import Batch
 from simulator.config.axes import AXES, names_in
 from simulator.config.policy_code import codes_of
 from simulator.config.scenario import Scenario
-from simulator.errors import ConfigError, SimulatorError, StallError, moment_of
+from simulator.errors import ConfigError, Interrupted, SimulatorError, StallError, moment_of
 from simulator.kv.cached_block import Block
 from simulator.schedulers import Scheduler
 from simulator.schedulers.context import Context
@@ -79,7 +79,7 @@ def blaming(suspects: Sequence[Suspect], scenario: Scenario | None = None) -> It
             text += f" ({policies_in_force(scenario)})"
         raise type(error)(f"{text} {when}") from error
     except (Exception, SystemExit) as error:  # a user's policy may fail in any way
-        if not suspects:
+        if not suspects or isinstance(error, Interrupted):
             raise
         raise ConfigError(f"{blamed(error, suspects)} {moment_of(error)}".rstrip()) from error
 
@@ -107,7 +107,10 @@ def searching(suspects: Sequence[Suspect], checked: Callable[[], None]) -> Itera
             raise ConfigError(what) from error
         except Exception:  # the same error: the books were in order until then
             raise error from error.__cause__
-        raise
+        raise ConfigError(
+            f"{', '.join(map(str, keepers))}: {what_of(error)} {moment_of(error)}".rstrip()
+            + "; taken step by step the run is in order, so steady_steps promises too much"
+        ) from error
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -40,6 +40,11 @@ class Context:
         return self._scheduler.waiting.members()
 
     @property
+    def waiting_tenants(self) -> set[str]:
+        """Tenants of which something waits."""
+        return self._scheduler.waiting.tenants()
+
+    @property
     def num_waiting(self) -> int:
         return self._scheduler.waiting.size
 

@@ -1,12 +1,12 @@
 """Orders that share the server fairly among tenants, by charging each for the tokens it is served.
 
 Each counts in tokens per weight, so a tenant of weight 2 gets twice the service of one of weight 1 while both
-have work waiting. Inside a tenant requests go in order of arrival.
+have work waiting. Inside a tenant requests go in order of arrival (`by_tenant`: only the oldest of each is
+asked for its key).
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from simulator.request import Sequence
@@ -20,6 +20,7 @@ class VirtualCounters:
     use is not saved up. Of equals, whose last turn is longest ago.
     """
 
+    by_tenant = True
     prompt_cost, output_cost = 1.0, 2.0  # a prompt and an output token; the paper's weights
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class VirtualCounters:
         """Lift the counter of a tenant that had nothing waiting."""
         tenant, counters = seq.tenant, self._counters
         self._weights[tenant] = ctx.weight(tenant)
-        waiting = {other.tenant for other in ctx.waiting}
+        waiting = ctx.waiting_tenants
         if tenant not in waiting:
             others = waiting or {self._last}
             lifted = min(counters.get(other, 0.0) for other in others)
@@ -54,11 +55,12 @@ class VirtualCounters:
 class DeficitRoundRobin:
     """Tenants in turn, a quantum of tokens each a round (DRR; Shreedhar and Varghese, SIGCOMM 1995).
 
-    Told by virtual rounds: what is next is served in the first round by whose end its tenant's quanta cover
-    what it has been served and this prompt. Output is charged as it is computed: nobody knows it before.
+    A tenant is in the round whose quanta it has used up so far. What it is served beyond a quantum counts
+    against the next ones (surplus round robin), since nobody knows an answer's length before.
     """
 
-    quantum = 2048  # tokens; far below a usual prompt, rounds would pass in which nobody is served
+    by_tenant = True
+    quantum = 2048  # tokens; far below a usual prompt, one request would use up many rounds
 
     def __init__(self) -> None:
         self._served: dict[str, float] = {}  # tokens per weight
@@ -67,22 +69,21 @@ class DeficitRoundRobin:
         self._round = 0  # in which the last admission was made
 
     def joined(self, seq: Sequence, ctx: Context) -> None:
-        """Let a tenant that had nothing waiting begin in the round of the day (its deficit is dropped)."""
+        """Let a tenant that had nothing waiting begin in the round of the day: nothing is saved up."""
         tenant = seq.tenant
         self._places.setdefault(tenant, len(self._places))
         self._weights[tenant] = ctx.weight(tenant)
-        if all(other.tenant != tenant for other in ctx.waiting):
-            begun = float((self._round - 1) * self.quantum)
+        if tenant not in ctx.waiting_tenants:
+            begun = float(self._round * self.quantum)
             self._served[tenant] = max(self._served.get(tenant, 0.0), begun)
 
     def key(self, seq: Sequence, ctx: Context) -> Any:
-        return self._round_of(seq, seq.num_tokens), self._places.get(seq.tenant, 0)
+        return self._round_of(seq.tenant), self._places.get(seq.tenant, 0)
 
     def served(self, seq: Sequence, n: int) -> None:
         if not seq.is_decode:
-            self._round = max(self._round, self._round_of(seq, n))
+            self._round = max(self._round, self._round_of(seq.tenant))
         self._served[seq.tenant] = self._served.get(seq.tenant, 0.0) + n / self._weights.get(seq.tenant, 1.0)
 
-    def _round_of(self, seq: Sequence, n: int) -> int:
-        needed = self._served.get(seq.tenant, 0.0) + n / self._weights.get(seq.tenant, 1.0)
-        return math.ceil(needed / self.quantum)
+    def _round_of(self, tenant: str) -> int:
+        return int(self._served.get(tenant, 0.0) // self.quantum)

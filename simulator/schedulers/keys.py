@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -67,4 +68,5 @@ def _text(key: Any) -> str:
         text = object.__repr__(key)
     if text == object.__repr__(key):  # which tells an address
         text = f"a {type(key).__name__}"
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", text)
     return text if len(text) <= 80 else f"{text[:77]}..."

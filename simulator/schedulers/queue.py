@@ -35,6 +35,8 @@ class WaitingQueue:
         self._heap: list[tuple[Any, int, Sequence]] = []  # unless keys are asked for anew
         self._asked: dict[Sequence, None] = {}  # if they are
         self._first: Sequence | None = None  # of these, the first, if it is known
+        self._lines: dict[str, list[tuple[int, Sequence]]] = {}  # and by tenant, the oldest first
+        self._by_tenant: bool = getattr(order, "by_tenant", False)
         self._by_age: deque[Sequence] = deque()
         self.size = 0  # how many wait
         self._back = 0
@@ -46,12 +48,16 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[Sequence]:
         """Yield the waiting sequences in order."""
         if self.is_asked:
-            return (seq for _, _, seq in sorted(self._keys()))
+            return (seq for _, _, seq in sorted(self._keys(self._asked)))
         return (seq for _, _, seq in sorted(self._live(), key=lambda entry: entry[:2]))
 
     def members(self) -> Iterator[Sequence]:
         """Yield the waiting sequences in no particular order."""
         return iter(self._asked) if self.is_asked else (entry[2] for entry in self._live())
+
+    def tenants(self) -> set[str]:
+        """Return whose sequences wait."""
+        return {seq.tenant for seq in (self._heads() if self._by_tenant else self.members())}
 
     def push(self, seq: Sequence) -> None:
         """Enqueue a new arrival."""
@@ -120,6 +126,8 @@ class WaitingQueue:
         if self.is_asked:
             self._asked[seq] = None
             self._first = None
+            if self._by_tenant:
+                heapq.heappush(self._lines.setdefault(seq.tenant, []), (number, seq))
             return
         key = self._key(seq, self._watched)
         if self._watched.was_read:
@@ -137,7 +145,7 @@ class WaitingQueue:
         raise self._no_order([entry])
 
     def _smallest(self) -> Sequence:
-        keys = self._keys()
+        keys = self._keys(self._heads() if self._by_tenant else self._asked)
         try:
             if not any(is_placeless(key) for key, _, _ in keys):
                 return min(keys)[2]
@@ -145,8 +153,16 @@ class WaitingQueue:
             raise self._no_order(keys) from error
         raise self._no_order(keys)
 
-    def _keys(self) -> list[tuple[Key, int, Sequence]]:
-        return [(self._key(seq, self._ctx), seq.enqueued, seq) for seq in self._asked]
+    def _keys(self, sequences: Iterable[Sequence]) -> list[tuple[Key, int, Sequence]]:
+        return [(self._key(seq, self._ctx), seq.enqueued, seq) for seq in sequences]
+
+    def _heads(self) -> Iterator[Sequence]:
+        """Yield the oldest waiting sequence of each tenant."""
+        for line in self._lines.values():
+            while line and (line[0][1].state != "waiting" or line[0][1].enqueued != line[0][0]):
+                heapq.heappop(line)
+            if line:
+                yield line[0][1]
 
     def _drop_first(self) -> None:
         try:
