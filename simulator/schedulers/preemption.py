@@ -2,7 +2,7 @@
 
 vLLM's rules (3.8 of its scheduler): under FCFS the sequence admitted last, under priority the least
 important. Which victim is best is what vLLM's users debate (RFC 54644: 10 to 23 % of computed tokens lost).
-Of equals the one admitted last goes.
+Of equal keys the one admitted first goes, so a key of your own should end with `seq.order`.
 """
 
 from __future__ import annotations
