@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.batch import Batch, Chunk
+from simulator.config.axes import split_objects
 from simulator.config.build import NO_POLICIES, Policies
 from simulator.config.loading import load_scenario
+from simulator.config.policies import files_named
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
 from simulator.engine.decisions import Decision
 from simulator.errors import ConfigError, InputError, SimulatorError, suggest
+from simulator.experiments.bounds import find_bounds
+from simulator.experiments.bounds_result import Bounds
 from simulator.experiments.cache_replay import replay_cache as _replay_cache
 from simulator.experiments.cache_result import CacheResult
 from simulator.experiments.compare import Candidate
@@ -62,6 +66,7 @@ __all__ = [
     "WAIT",
     "Batch",
     "Block",
+    "Bounds",
     "CacheResult",
     "Chunk",
     "Comparison",
@@ -78,6 +83,7 @@ __all__ = [
     "Sequence",
     "SimulatorError",
     "Workload",
+    "bounds",
     "compare",
     "diff",
     "kv_size",
@@ -93,11 +99,12 @@ __all__ = [
 class Result:
     """What came of a run. `summary` has the keys of `vllm bench serve`, and ours under "servetwin"."""
 
-    def __init__(self, saved: SavedRun, run: Run | None = None) -> None:
+    def __init__(self, saved: SavedRun, run: Run | None = None, policies: Policies = NO_POLICIES) -> None:
         self.scenario = saved.scenario
         self.summary = saved.summary
         self._saved = saved
         self._run = run
+        self._policies = policies if run is None else run.policies
 
     @classmethod
     def of(cls, run: Run) -> Result:
@@ -153,9 +160,8 @@ class Result:
 
     def explain(self, request_id: str) -> Explanation:
         """Tell one request's story; the run is simulated again with an observer."""
-        policies = NO_POLICIES if self._run is None else self._run.policies
         workload = None if self._run is None else self._run.workload
-        return _explain(self.scenario, request_id, policies, workload)
+        return _explain(self.scenario, request_id, self._policies, workload)
 
     def report(self, path: str | Path = "report.html") -> Path:
         """Write the self-contained HTML report."""
@@ -174,7 +180,7 @@ class Result:
         before = self._run
         run = run_scenario(
             self.scenario,
-            policies=NO_POLICIES if before is None else before.policies,
+            policies=self._policies,
             machine=None if before is None else before.machine,
             workload=None if before is None else before.workload,
             decisions=True,
@@ -186,7 +192,7 @@ class Result:
                 "by another version, or with a workload or a policy that the scenario does not hold"
             )
         run.summary = self.summary
-        self._run = run
+        self._run, self._policies = run, run.policies
         return run
 
     def __str__(self) -> str:
@@ -257,18 +263,21 @@ def compare(
     *,
     metric: str | None = None,
     slo: Mapping[str, float] | None = None,
+    trust: bool = False,
 ) -> Comparison:
     """Run candidates on the same requests, side by side.
 
-    A candidate is a mapping of scenario keys to values, or a batching class or order function of your own.
-    `slo` maps ttft, tpot, e2el to ms. ConfigError says what cannot be used.
+    A candidate is a mapping of scenario keys to values, which may be policies of your own, or a batching
+    class or order itself. `slo` maps ttft, tpot, e2el to ms. `trust` loads policy files that the scenario
+    names. ConfigError says what cannot be used.
     """
     base = load_scenario(scenario)
     if slo is not None:
         limits: dict[str, object] = {"slo.ttft_ms": None, "slo.tpot_ms": None, "slo.e2el_ms": None}
         base = base.with_(**limits | {f"slo.{name}_ms": value for name, value in slo.items()})
     with ProgressBar(base.name, unit="candidates") as bar:
-        return Comparison(_compare(base, candidates, metric=metric, progress=bar))
+        policies = Policies(trust=trust)
+        return Comparison(_compare(base, candidates, metric=metric, policies=policies, progress=bar))
 
 
 def replay_cache(
@@ -300,47 +309,39 @@ def simulate(
     victim: str | Victim | None = None,
     preemption: str | None = None,
     admission: Iterable[str | Mapping[str, Any] | Admission] | None = None,
+    eviction: str | Eviction | None = None,
     profile: str | None = None,
     set: Mapping[str, object] | None = None,
     seed: int | None = None,
+    trust: bool = False,
     bottleneck: bool | None = None,
     progress: bool | None = None,
 ) -> Result:
     """Simulate a scenario and return its result.
 
     A policy is a table entry's name, `file.py:name`, or the function or class itself; `preemption` is
-    recompute, swap or auto. `set` changes any scenario key by its dotted name. `bottleneck=None` looks for it
-    where the run was quick. ConfigError says what cannot be used.
+    recompute, swap or auto. `set` changes any scenario key by its dotted name. `trust` loads policy files
+    that the scenario names by itself. `bottleneck=None` looks for it where the run was quick. ConfigError
+    says what cannot be used.
 
     >>> simulate("tiny-cpu", order="fcfs").summary["completed"]
     40
     """
     resolved = load_scenario(scenario)
-    names: dict[str, object] = {}
-    objects: dict[str, Any] = {}
-    for axis, policy in (("batching", batching), ("order", order), ("victim", victim)):
-        if policy is not None and not isinstance(policy, str):
-            objects[axis] = policy
-            policy = getattr(policy, "__name__", type(policy).__name__)
-        if policy is not None:
-            names[f"scheduler.{axis}"] = policy
-    if preemption is not None:
-        names["scheduler.preemption"] = preemption
-    if admission is not None:
-        rules = list(admission)
-        names["scheduler.admission"] = [
-            rule if isinstance(rule, str | Mapping) else getattr(rule, "__name__", type(rule).__name__)
-            for rule in rules
-        ]
-        objects["admission"] = rules
-    if profile is not None:
-        names["latency.profile"] = profile
-    if seed is not None:
-        names["seed"] = seed
-    changes = names | dict(set or {})
+    given: dict[str, object] = {
+        "scheduler.batching": batching,
+        "scheduler.order": order,
+        "scheduler.victim": victim,
+        "kv.eviction": eviction,
+        "scheduler.preemption": preemption,
+        "scheduler.admission": None if admission is None else list(admission),
+        "latency.profile": profile,
+        "seed": seed,
+    }
+    given = {key: value for key, value in given.items() if value is not None} | dict(set or {})
+    changes, objects = split_objects(given)
     resolved = resolved.with_(**changes)
-    named = frozenset(value for value in changes.values() if isinstance(value, str))
-    policies = Policies(**objects, trusted=named)
+    policies = Policies(**objects, trusted=files_named(changes.values()), trust=trust)
     with ProgressBar(resolved.name) as bar:
         run = run_scenario(
             resolved, policies=policies, workload=workload, progress=None if progress is False else bar
@@ -349,9 +350,29 @@ def simulate(
     return Result.of(run)
 
 
-def load_run(folder: str | Path) -> Result:
-    """Load a run folder."""
-    return Result(_load_run(folder))
+def bounds(
+    scenario: str | Path | Mapping[str, Any] | Scenario | Result = "chat-a100",
+    *,
+    set: Mapping[str, object] | None = None,
+    seed: int | None = None,
+    progress: bool | None = None,
+) -> Bounds:
+    """Say how far a scenario's policy, or a result of `simulate`, is from the best possible.
+
+    `set` and `seed` are those of `simulate`; a result is taken as it is. ConfigError says what is not usable.
+    """
+    if not isinstance(scenario, Result):
+        scenario = simulate(scenario, set=set, seed=seed, bottleneck=False, progress=progress)
+    elif set or seed is not None:
+        raise ConfigError("bounds: a result is taken as it is; set and seed change a scenario")
+    run = scenario._run or scenario._again()
+    with ProgressBar(f"{run.scenario.name}, reference") as bar:
+        return Bounds(find_bounds(run, progress=None if progress is False else bar))
+
+
+def load_run(folder: str | Path, *, trust: bool = False) -> Result:
+    """Load a run folder; with `trust` what must be simulated again loads the policy files that it holds."""
+    return Result(_load_run(folder), policies=Policies(trust=trust))
 
 
 def diff(a: Result | str | Path, b: Result | str | Path) -> Diff:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -105,8 +106,11 @@ def test_a_policy_may_be_an_object_without_a_name() -> None:
 
 
 def test_an_error_of_ones_own_function_keeps_its_traceback() -> None:
-    with pytest.raises(AttributeError, match="nope"):
+    with pytest.raises(ConfigError, match=r"^scheduler\.order: <lambda> \(.*'nope' in step 0 at ") as caught:
         simulate("tiny-cpu", order=lambda seq, ctx: seq.nope)  # type: ignore[attr-defined]
+    cause = caught.value.__cause__
+    assert isinstance(cause, AttributeError)
+    assert "seq.nope" in "".join(traceback.format_exception(cause))
 
 
 def test_set_and_seed_change_the_scenario() -> None:

@@ -12,6 +12,7 @@ from command import servetwin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import simulator
 from simulator import CacheResult, ConfigError, InputError, Workload, load_trace, replay_cache
 from simulator.experiments.cache_accesses import Accesses
 from simulator.experiments.cache_replay import CacheReplay
@@ -201,6 +202,15 @@ def test_json_is_all_there_is_on_stdout(trace: Path, tmp_path: Path) -> None:
     assert done.err == ""
 
 
+def test_an_eviction_of_a_notebook_is_told_as_one_of_a_file(trace: Path) -> None:
+    def broken(block: simulator.Block, ctx: Any) -> Any:
+        return ctx.nothing
+
+    with pytest.raises(ConfigError, match=r"^kv\.eviction: mine \(.*\.py:\d+\): AttributeError: ") as caught:
+        replay_cache(load_trace(trace), {"mine": broken, "lfu": EVICTIONS["lfu"]}, [4])
+    assert isinstance(caught.value.__cause__, AttributeError)
+
+
 def test_evictions_from_a_users_file(trace: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
@@ -218,8 +228,10 @@ def test_evictions_from_a_users_file(trace: Path, tmp_path: Path) -> None:
     done = servetwin(*args, f"{file}:newest,{file}:Stack")
     assert done.code == 0, done
     assert f"{file}:Stack" in done.out
-    assert servetwin(*args, f"{file}:broken").complaint.startswith(f"{file}:5: AttributeError")
-    assert servetwin(*args, f"{file}:Half").complaint.endswith("has no release, no hit")
+    told = servetwin(*args, f"{file}:broken").complaint
+    assert told.startswith(f"kv.eviction: broken ({file}:5): AttributeError")
+    told = servetwin(*args, f"{file}:Half").complaint
+    assert told.endswith(f"Half in {file} has no release(block, ctx), no hit(block, ctx)")
     assert "has no 'nwest'; did you mean newest?" in servetwin(*args, f"{file}:nwest").complaint
 
 

@@ -81,7 +81,7 @@ def test_every_command_has_help_with_an_example() -> None:
 # list
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.policies])
 def test_list_has_a_line_for_each(kind: Kind) -> None:
     lines = servetwin("list", kind).out.splitlines()
     found = servetwin("list", kind, "--json")

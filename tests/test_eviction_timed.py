@@ -1,4 +1,4 @@
-"""Evictions in timed runs: against LRU, against the replay without time, ticked against skipped, as keys."""
+"""Evictions in timed runs: against LRU, against a replay without time, ticked against skipped."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def settings_of(draw: st.DrawFn) -> tuple[list[Request], dict[str, Any]]:
 
 @pytest.mark.parametrize("name", sorted(KEYED))
 @given(load=settings_of(), batching=st.sampled_from(sorted(BATCHING)))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_skipping_changes_not_a_bit(
     name: str, load: tuple[list[Request], dict[str, Any]], batching: str
 ) -> None:
@@ -169,7 +169,7 @@ def without_whole_hits(sent: list[Request], block_size: int) -> list[Request]:
 
 
 @given(load=settings_of())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_time_of_release_as_key_is_lru(load: tuple[list[Request], dict[str, Any]]) -> None:
     """`chunked` computes no block twice at once: a prompt that is cut takes all the budget until its end."""
     sent, how = load

@@ -43,6 +43,6 @@ def test_a_livelock_is_broken_counted_and_both_complete() -> None:
 def test_without_the_rule_neither_would_ever_get_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulator.schedulers.base.VAIN_PREEMPTIONS", 10**9)
     made = scheduler()
-    served = serve(TWO, made, LinearModel(0.25), horizon=5000.0)
+    served = serve(TWO, made, LinearModel(0.25), horizon=2000.0)
     assert list(served.recorder.num_output) == [0, 0]
     assert sum(served.recorder.num_preemptions) > 1000

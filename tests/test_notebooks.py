@@ -122,6 +122,53 @@ QUOTES: dict[str, list[str]] = {
         "caching is {agents.p99_ttft_ms['agentic-a100', 'with prefix caching'] / 1e3:.0f} s",
         "overwritten too, {own.evicted_blocks.iloc[0]:,} of them",
     ],
+    "06_order_and_fairness": [
+        "theory to within {100 * abs(seat['mean wait (s)'] / seat['by theory (s)'] - 1).max() + 0.5:.0f} %",
+        "the mean wait, to {(means.srpt_oracle / means.fcfs).mean():.2f} times that of FCFS",
+        "from {seat['longest (s)'].fcfs:.0f} s under FCFS to {seat['longest (s)'].srpt_oracle:.0f} s under "
+        "the oracle; under LIFO it is {seat['longest (s)'].lifo:.0f} s",
+        "every answer: {ratios['chat, 12/s'].mean_ttft_ms.unstack().sjf_prompt.mean():.2f} against "
+        "{ratios['chat, 12/s'].mean_ttft_ms.unstack().srpt_oracle.mean():.2f}. With long answers it is the "
+        "other way round, {ratios['long answers, 12/s'].mean_ttft_ms.unstack().sjf_prompt.mean():.2f} "
+        "against {ratios['long answers, 12/s'].mean_ttft_ms.unstack().srpt_oracle.mean():.2f}.",
+        "some {100 - 100 * ratios['chat, 9/s'].mean_ttft_ms.unstack().sjf_prompt.mean():.0f} % of the mean",
+        "With long answers {100 * float(kept['long answers, 12/s']['sjf_predicted, 0.3'][:4]):.0f} % of it "
+        "survives a sigma of 0.3, and "
+        "{100 * float(kept['long answers, 12/s']['sjf_predicted, 1'][:4]):.0f} % a sigma of 1",
+        "gains less, {ratios['long answers, 12/s'].mean_e2el_ms.unstack().srpt_oracle.mean():.2f}:",
+        "the longest tenth {bands['sjf_prompt'][1].iloc[-1]:.0f} s",
+        "head start: {both_tails.people.unstack().fcfs.mean():.1f} s, "
+        "{both_tails.people.unstack().aged_priority.mean():.1f} s, "
+        "{both_tails.people.unstack().edf.mean():.1f} s, {both_tails.people.unstack().priority.mean():.1f} s",
+        "That is {25000 / (1155 + 2048):.1f} average chats",
+        "and {guarded.request_goodput.unstack()['no rule, 256 seats'].mean():.2f} are good. Refusing a fifth "
+        "of them raises that to {guarded.request_goodput.unstack()['shed_late, 96 seats'].mean():.1f}",
+        "a TPOT of {guarded.mean_tpot_ms.unstack()['shed_late, 256 seats'].mean():.0f} to "
+        "{guarded.mean_tpot_ms.unstack()['no rule, 256 seats'].mean():.0f} ms",
+        "preempted {blocks.num_preemptions.unstack()['no rule'].mean():.0f} times. Reserving ends that, and "
+        "costs {100 - 100 * share.iloc[:, 0].unstack().reserve_output.mean():.0f} % of the throughput and "
+        "{100 * share.iloc[:, 2].unstack().reserve_output.mean() - 100:.0f} % more latency",
+        "gains {100 * share.iloc[:, 0].unstack()['watermark 10 %'].mean() - 100:.0f} %",
+        "{times.virtual_counters['azure-conv'].mean():.2f} times in chat, "
+        "{times.virtual_counters['azure-code'].mean():.2f} on code",
+        "gives {times['alone, half a server']['azure-conv'].mean():.2f} and "
+        "{times['alone, half a server']['azure-code'].mean():.2f} times",
+        "about twice, {times['virtual_counters, weight 9']['azure-conv'].mean():.2f} and "
+        "{times['virtual_counters, weight 9']['azure-code'].mean():.2f}; four of the eight",
+        "strict priority has {times.priority['azure-conv'].mean():.2f} and "
+        "{times.priority['azure-code'].mean():.2f}.",
+        "on code, {times.deficit_round_robin['azure-code'].mean():.2f} against "
+        "{times.virtual_counters['azure-code'].mean():.2f}.",
+        "within twice, {limited['P99 TTFT / alone']['azure-conv']['virtual_counters'].mean():.2f} and "
+        "{limited['P99 TTFT / alone']['azure-code']['virtual_counters'].mean():.2f} times",
+        "The price is "
+        "{100 - 100 * limited['completed/s']['azure-code'].mean() / full['azure-code'].mean():.0f} to "
+        "{100 - 100 * limited['completed/s']['azure-conv'].mean() / full['azure-conv'].mean():.0f} %",
+        "{100 * greedy['virtual_counters'].mean() / greedy['fcfs'].mean() - 100:.0f} % more, and nothing",
+        "both have {100 * cut['fcfs']['meek']:.0f} to {100 * cut['fcfs']['greedy']:.0f} %. Under the "
+        "counters the meek tenant has {100 * cut['virtual_counters']['meek']:.0f} %, the rest being under "
+        "way, and the greedy one {100 * cut['virtual_counters']['greedy']:.0f} %",
+    ],
 }
 """What the text claims, as f-strings over the names of the notebook; filled in, each must stand there."""
 
@@ -161,6 +208,27 @@ CLAIMS: dict[str, list[str]] = {
         "agents.loc[('chat-a100', 'without')].equals(agents.loc[('chat-a100', 'with prefix caching')])",
         "(server.requests.num_cached[server.requests.id.str.endswith('.0')] == 0).all()",
         "abs(own.prefix_hit_rate.iloc[0] - own.prefix_hit_rate.iloc[1]) < 1e-4",
+    ],
+    "06_order_and_fairness": [
+        "1.9 < price(1155, 211)['prompt (ms)'] / price(1155, 211)['answer (ms)'] < 2.3",
+        "5 < price(300, 600)['answer (ms)'] / price(300, 600)['prompt (ms)'] < 7",
+        "ratios['chat, 12/s'].mean_ttft_ms.unstack().eval('sjf_prompt < srpt_oracle').all()",
+        "ratios['long answers, 12/s'].mean_ttft_ms.unstack().eval('sjf_prompt > srpt_oracle').all()",
+        "ratios['long answers, 12/s'].p99_ttft_ms.groupby(level=1).mean().nsmallest(2).iloc[1] > 2.75",
+        "ratios['long answers, 12/s'].oldest_wait_s.groupby(level=1).mean().max() < 4.05",
+        "(bands['sjf_prompt'][1].iloc[:8] < 1).all() and bands['srpt_oracle'][1].idxmax() in (5, 6, 7)",
+        "set(served.num_output.groupby(tenth).mean().nlargest(3).index) == {5, 6, 7}",
+        "0.19 < guarded.rejected.unstack()['shed_late, 96 seats'].mean() / 1200 < 0.21",
+        "passed.groupby('status').num_prompt.mean().is_monotonic_increasing",
+        "5 * goodput[12]['no rule, 256 seats'] < goodput[7]['no rule, 256 seats']",
+        "goodput[12]['shed_late, 96 seats'] > goodput[8]['shed_late, 96 seats']",
+        "all(1.45 < SENT[kind][0] / full[kind].mean() < 1.55 for kind in SENT)",
+        "(times.fcfs.groupby('load').mean() > 100).all()",
+        "(times.virtual_counters > 2).all() and (times['virtual_counters, weight 9'] < 2).sum() == 4",
+        "(limited['P99 TTFT / alone'].unstack(1).virtual_counters < 2).all()",
+        "(limited['meek refused'] == 0).all()",
+        "jain.jain_service['fcfs'].round(3).equals(jain.jain_service['virtual_counters'].round(3))",
+        "jain.jain_latency['fcfs'].mean() > 0.995",
     ],
 }
 """What must be true for the rest of the text to be so."""

@@ -162,7 +162,8 @@ def test_what_is_kept_is_what_ran(file: Path) -> None:
 
 def test_an_edited_file_is_read_anew(file: Path) -> None:
     file.write_text("def f(seq, ctx): return [][0]\n")
-    assert run("--order", "mine.py:f").complaint == "mine.py:1: IndexError: list index out of range"
+    told = run("--order", "mine.py:f").complaint
+    assert told == "scheduler.order: f (mine.py:1): IndexError: list index out of range in step 0 at 1.372 s"
     file.write_text("def f(seq, ctx): return [0][0]\n"[:30])
     assert run("--order", "mine.py:f").code == 0
 
@@ -171,12 +172,21 @@ def test_an_edited_file_is_read_anew(file: Path) -> None:
     ("axis", "name", "message"),
     [
         ("order", "shortets", "scheduler.order: mine.py has no 'shortets'; did you mean shortest?"),
-        ("order", "Patient", "scheduler.order: Patient in mine.py is not a function of (seq, ctx)"),
-        ("order", "limit", "scheduler.order: limit in mine.py is not a function of (seq, ctx)"),
-        ("order", "", "scheduler.order: unknown 'mine.py:'; known: fcfs, priority, or file.py:name"),
-        ("order", "wrong_name", "mine.py:46: AttributeError: 'Sequence' object has no attribute 'length'"),
-        ("order", "mixed", "mine.py:mixed cannot be used: TypeError: '<' not supported between instances of"),
-        ("batching", "Broken", "mine.py:42: KeyError: 'boom'"),
+        ("order", "Patient", "scheduler.order: Patient in mine.py has no key(seq, ctx)"),
+        ("order", "limit", "scheduler.order: limit in mine.py is not a function of (seq, ctx), and has no"),
+        ("order", "", "scheduler.order: unknown 'mine.py:'; known: fcfs, "),
+        (
+            "order",
+            "wrong_name",
+            "scheduler.order: wrong_name (mine.py:46): AttributeError: 'Sequence' object has no attribute "
+            "'length' in step 0 at 1.372 s",
+        ),
+        (
+            "order",
+            "mixed",
+            "scheduler.order: mixed gives keys that have no order: 1 for '17' and 'a' for '16' in step ",
+        ),
+        ("batching", "Broken", "scheduler.batching: Broken (mine.py:42): KeyError: 'boom' in step 0 at "),
         (
             "batching",
             "shortest",
@@ -187,8 +197,16 @@ def test_an_edited_file_is_read_anew(file: Path) -> None:
             "Weights",
             "scheduler.batching: Weights in mine.py is not a subclass of simulator.Sched",
         ),
-        ("batching", "Stiff", "mine.py:Stiff cannot be used: TypeError: Stiff.__init__() got an unexpected"),
-        ("batching", "Silent", "mine.py:Silent cannot be used: "),
+        (
+            "batching",
+            "Stiff",
+            "scheduler.batching: Stiff (mine.py) cannot be used: TypeError: Stiff.__init__() got an",
+        ),
+        (
+            "batching",
+            "Silent",
+            "scheduler.batching: Silent (mine.py) cannot be used: TypeError: schedule(now) returned NoneType",
+        ),
     ],
 )
 def test_a_mistake_is_told_in_one_line(axis: str, name: str, message: str, file: Path) -> None:
@@ -234,11 +252,64 @@ def test_a_policy_that_stalls_is_told(file: Path) -> None:
     assert made.code == 0
     assert "Unfinished: 40\n" in made.out
     assert (
-        "Note: the batching policy stalled and left 40 requests unfinished: schedule(now) returned an"
-        in made.out
+        "Note: the batching policy stalled before the first step and left 40 requests unfinished: "
+        "schedule(now) returned an empty batch and set no wake_at (batching mine.py:Idle, order fcfs, "
+        "eviction lru)\n" in made.out
     )
     assert "Bottleneck" not in made.out
     assert "SLO missed: 0.0 % of 40 requests" in made.out
+
+
+RULES = """\
+class Bounded:
+    def __init__(self, most=2):
+        self.most = most
+
+    def __call__(self, seq, ctx):
+        return "admit" if len(list(ctx.running)) < self.most else "wait"
+
+
+def anybody(seq, ctx):
+    return "admit"
+
+
+def oldest(block, ctx):
+    return block.created
+"""
+
+
+def test_a_list_of_rules_may_name_files_with_and_without_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And paths are those of the scenario's folder, wherever the command runs."""
+    (tmp_path / "deep/er").mkdir(parents=True)
+    (tmp_path / "deep/er/rules.py").write_text(RULES)
+    scenario = tmp_path / "deep/s.yaml"
+    rules = "[er/rules.py:anybody, {queue_limit: 30}, {er/rules.py:Bounded: {most: 1}}]"
+    load = "workload: {num_requests: 20, arrivals: {kind: poisson, rate: 20}}"
+    scenario.write_text(f"scheduler: {{admission: {rules}}}\nkv: {{eviction: er/rules.py:oldest}}\n{load}\n")
+    monkeypatch.chdir(tmp_path)
+    quiet = ("--quiet", "--no-report", "-o")
+    refused = servetwin("run", scenario, *quiet, "no").complaint
+    assert refused.startswith("kv.eviction: ")
+    assert refused.endswith("pass --trust")
+    assert servetwin("run", "deep/s.yaml", "--trust", *quiet, "out").code == 0
+    text = Path("out/scenario.yaml").read_text()
+    assert text.count("# rules.py sha256 ") == 3
+    assert "- rules.py:anybody\n" in text
+    assert "- rules.py:Bounded:\n" in text.replace("'", "")
+    assert "eviction: rules.py:oldest\n" in text
+    monkeypatch.chdir(tmp_path / "deep")
+    one = "scheduler.admission=[{er/rules.py:Bounded: {most: 1}}, {queue_limit: 30}]"
+    assert servetwin("run", "s.yaml", "--trust", "--set", one, *quiet, "two").code == 0
+    assert servetwin("run", "../out", "--trust", *quiet, "again").code == 0
+    first = Path("../out/requests.csv").read_bytes()
+    assert first == Path("again/requests.csv").read_bytes() == Path("two/requests.csv").read_bytes()
+    none = servetwin(
+        "run", "s.yaml", "--set", "scheduler.admission=[]", "--set", "kv.eviction=lru", *quiet, "no"
+    )
+    assert none.code == 0
+    assert first != Path("no/requests.csv").read_bytes()
 
 
 def test_a_notebook_names_a_file_by_its_own_word(file: Path) -> None:

@@ -10,6 +10,7 @@ from simulator.engine.clients import OPEN_LOOP
 from simulator.engine.decisions import Decision, DecisionLog
 from simulator.engine.serve import Served, serve
 from simulator.kv.block_manager import BlockManager
+from simulator.kv.eviction import EVICTIONS, Eviction, lru
 from simulator.kv.tiers import Tier, Tiers
 from simulator.latency.base import LatencyModel
 from simulator.latency.linear import LinearModel
@@ -40,6 +41,7 @@ def run_tiered(
     block_size: int = BLOCK,
     latency: LatencyModel = SECOND,
     enable_prefix_caching: bool = True,
+    eviction: Eviction = lru,
     engine: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Served:
@@ -49,6 +51,7 @@ def run_tiered(
         block_size,
         enable_prefix_caching=enable_prefix_caching,
         tiers=Tiers(tiers) if tiers else None,
+        eviction=eviction,
     )
     scheduler = BATCHING[batching](
         kv, latency=latency, **{"max_num_seqs": 8, "max_num_batched_tokens": 64} | settings
@@ -89,6 +92,7 @@ def tiered_loads(draw: st.DrawFn, batching: str, *, aborts: bool) -> dict[str, A
         "latency": draw(st.sampled_from(LATENCIES)),
         "enable_prefix_caching": draw(st.sampled_from([True, True, True, False])),
         "preemption": preemption,
+        "eviction": draw(st.sampled_from([lru, lru, *EVICTIONS.values()])),
         "order": draw(st.sampled_from(list(ORDERS.values()))),
         "victim": draw(st.sampled_from([None, *VICTIMS.values()])) if aborts else None,
         "max_num_seqs": seats,

@@ -10,8 +10,8 @@ from types import FrameType
 
 import typer
 
-from simulator.cli import cache, compare, inspect, run, sizes, traces
-from simulator.errors import SimulatorError
+from simulator.cli import bounds, cache, compare, inspect, run, sizes, traces
+from simulator.errors import Interrupted, SimulatorError
 
 app = typer.Typer(
     help="A digital twin of an LLM server: which policy should this workload run, on this GPU, for this SLO?",
@@ -21,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (run, compare, inspect, sizes, traces, cache):
+for module in (run, compare, inspect, sizes, traces, cache, bounds):
     module.register(app)
 
 
@@ -69,4 +69,4 @@ def _flush(leaving: SystemExit) -> None:
 
 def _interrupted(signum: int, frame: FrameType | None) -> None:
     print("servetwin: interrupted", file=sys.stderr)
-    raise SystemExit(130)
+    raise Interrupted(130)

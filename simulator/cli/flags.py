@@ -98,11 +98,12 @@ def choose(source: str, flags: dict[str, Any], axes: dict[str, str | None]) -> C
     """Resolve a scenario with its flags; ConfigError names the flag that cannot be used."""
     from simulator.config.build import Policies, with_rate
     from simulator.config.loading import load_scenario
+    from simulator.config.policies import files_named
 
     scenario = load_scenario(source)
     changes = flag_changes(flags, scenario.workload.trace is not None or flags["trace"] is not None)
     changes |= {f"scheduler.{axis}": value for axis, value in axes.items() if value is not None}
-    trusted = frozenset(value for value in changes.values() if isinstance(value, str))
+    trusted = files_named(changes.values())
     scenario = scenario.with_(**changes)
     if flags["rate"] is not None:
         scenario = with_rate(scenario, flags["rate"])

@@ -26,12 +26,17 @@ def list_(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List what ships with servetwin, one line each.
+    """List what ships with servetwin, one line each; of policies also what one of your own must be.
 
     Example:
 
         servetwin list policies
     """
+    if kind is Kind.policies:
+        from simulator.experiments.policy_list import policies_as_dict, policies_text
+
+        print(json.dumps({kind.value: policies_as_dict()}, indent=1) if as_json else policies_text())
+        return
     rows = _LISTS[kind]()
     if as_json:
         print(json.dumps({kind.value: dict(rows)}, indent=1))
@@ -72,27 +77,11 @@ def _profiles() -> list[tuple[str, str]]:
     return [(name, describe_profile(path)) for name, path in shipped_profiles().items()]
 
 
-def _policies() -> list[tuple[str, str]]:
-    from simulator.schedulers import BATCHING
-    from simulator.schedulers.orders import ORDERS
-    from simulator.schedulers.preemption import VICTIMS
-
-    rows = []
-    for axis, table in (("batching", BATCHING), ("order", ORDERS), ("victim", VICTIMS)):
-        rows += [(f"{axis}: {name}", _first_line(policy.__doc__)) for name, policy in table.items()]
-    return rows
-
-
-def _first_line(text: str | None) -> str:
-    return (text or "").strip().splitlines()[0] if text else ""
-
-
 _LISTS: dict[Kind, Callable[[], list[tuple[str, str]]]] = {
     Kind.scenarios: _scenarios,
     Kind.models: _models,
     Kind.hardware: _hardware,
     Kind.profiles: _profiles,
-    Kind.policies: _policies,
 }
 
 
@@ -129,12 +118,13 @@ def check(
         servetwin check chat-a100 --hardware h100-80gb-sxm
     """
     from simulator.config.build import build_machine, build_scheduler, build_workload
-    from simulator.config.policies import blaming
+    from simulator.config.policies import suspects
+    from simulator.config.wrong_policies import blaming
 
     scenario = chosen.scenario
     machine = build_machine(scenario)
     policies = chosen.policies.reading(scenario)
-    with blaming(policies.files):
+    with blaming(suspects(policies.files)):
         build_scheduler(scenario, machine, policies)
     workload = build_workload(scenario, machine.max_model_len)
     tokens = int(workload.num_prompt.sum() + workload.num_output.sum())

@@ -27,11 +27,17 @@ def rule_of(entry: Entry) -> tuple[str, Any]:
 
 def build_rules(entries: Iterable[Entry | Admission], find: Find) -> list[Admission]:
     """Make the rules; objects that are rules already are taken as they are."""
-    return [_made(*rule_of(entry), find) if isinstance(entry, str | Mapping) else entry for entry in entries]
+    rules = []
+    for entry in entries:
+        if isinstance(entry, str | Mapping):
+            name, arguments = rule_of(entry)
+            rules.append(_made(find(name), name, arguments))
+        else:
+            rules.append(_made(entry, getattr(entry, "__name__", type(entry).__name__), None))
+    return rules
 
 
-def _made(name: str, arguments: Any, find: Find) -> Admission:
-    rule = find(name)
+def _made(rule: Any, name: str, arguments: Any) -> Admission:
     if not isinstance(rule, type):
         if arguments:
             raise ConfigError(f"{AXIS}: {name} takes no arguments, got {arguments!r:.80}")

@@ -20,6 +20,7 @@ from simulator.config.tiers import build_tiers
 from simulator.engine.clients import ClientPlan
 from simulator.errors import ConfigError, suggest
 from simulator.kv.block_manager import BlockManager
+from simulator.kv.eviction import EVICTIONS, Eviction
 from simulator.kv.size import KvSize, kv_size
 from simulator.latency.base import LatencyModel
 from simulator.latency.estimate import estimate
@@ -50,20 +51,22 @@ class Policies:
     """Policies given as Python objects; None leaves the choice to the scenario.
 
     `trusted` are values of the form file.py:name that may be loaded; `trust` allows them all. `files` hold
-    their code as it was when a run began, so that its reruns use the same.
+    the code of files and objects as it was when a run began: its reruns use the same files, its folder has
+    both.
     """
 
     batching: type[Scheduler] | None = None
     order: Order | None = None
     victim: Victim | None = None
     admission: Sequence[Admission] | None = None
+    eviction: Eviction | None = None
     trusted: Collection[str] = field(default_factory=frozenset)
     trust: bool = False
     files: tuple[PolicyFile, ...] = ()
 
     def reading(self, scenario: Scenario) -> Policies:
-        """Return these with every policy file that the scenario names, read now unless held already."""
-        return replace(self, files=policy_files(scenario, self.files))
+        """Return these with the code of every policy of the user's as it is now, unless held already."""
+        return replace(self, files=policy_files(scenario, self.files, self))
 
     def allows(self, value: str) -> bool:
         return self.trust or value in self.trusted
@@ -249,12 +252,8 @@ def with_rate(scenario: Scenario, rate: float) -> Scenario:
 
 
 def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) -> Scheduler:
-    """Make the batching policy with its memory, order and victim rule."""
+    """Make the batching policy with its memory, order, victim rule and eviction."""
     keys, size = scenario.scheduler, machine.kv
-    if scenario.kv.eviction != "lru":
-        raise ConfigError(
-            f"kv.eviction: unknown {scenario.kv.eviction!r}{suggest(scenario.kv.eviction, ['lru'])}"
-        )
 
     def find(table: Mapping[str, Policy], value: str, axis: str) -> Policy:
         return find_policy(table, value, axis, trust=policies.allows(value), files=policies.files)
@@ -264,12 +263,14 @@ def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) ->
     victim = policies.victim
     if victim is None and keys.victim is not None:
         victim = find(VICTIMS, keys.victim, "scheduler.victim")
+    eviction = policies.eviction or find(EVICTIONS, scenario.kv.eviction, "kv.eviction")
     kv = BlockManager(
         size.usable_blocks,
         scenario.kv.block_size,
         enable_prefix_caching=scenario.kv.enable_prefix_caching,
         watermark_blocks=int(keys.watermark * size.num_gpu_blocks),
         tiers=build_tiers(scenario.kv.tiers, size.block_bytes),
+        eviction=eviction,
     )
     if keys.preemption != "recompute" and not scenario.kv.tiers:
         raise ConfigError(

@@ -11,9 +11,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
+from simulator.config.axes import AXES, renamed
 from simulator.config.checking import validate
 from simulator.config.plain_yaml import parse_yaml
-from simulator.config.policies import POLICY_AXES, is_file_policy
+from simulator.config.policies import files_named
 from simulator.config.scenario import Scenario
 from simulator.errors import ConfigError, suggest
 from simulator.specs import MODELS
@@ -88,11 +89,18 @@ def absolute_paths(scenario: Scenario) -> Scenario:
 
 def _resolve_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Make paths of the folder's files absolute; a policy file is looked for nowhere else."""
-    for name, key in (*_PATH_KEYS, *(("scheduler", axis) for axis in POLICY_AXES)):
+    for name, key in _PATH_KEYS:
         section = data.get(name)
         value = section.get(key) if isinstance(section, dict) else None
         if not isinstance(section, dict) or not isinstance(value, str) or value in MODELS:
             continue
-        if is_file_policy(value) or os.path.exists(folder / value):
+        if os.path.exists(folder / value):
             section[key] = str(folder.resolve() / value)
+
+    for axis in AXES:
+        name, _, key = axis.partition(".")
+        section = data.get(name)
+        if isinstance(section, dict) and key in section:
+            files = files_named([section[key]])
+            section[key] = renamed(section[key], {file: str(folder.resolve() / file) for file in files})
     return data

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from importlib.metadata import version
 
 import numpy as np
@@ -19,9 +20,10 @@ from simulator.config.build import (
     build_workload,
     client_plan,
 )
-from simulator.config.policies import blaming
+from simulator.config.policies import policy_records, suspects
 from simulator.config.scenario import Scenario
 from simulator.config.tenants import slo_of, tenant_limits, tenant_weights, with_deadlines
+from simulator.config.wrong_policies import blaming, policies_in_force, searching
 from simulator.engine.clients import Progress
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.replica import Observer
@@ -29,6 +31,7 @@ from simulator.engine.serve import Served, serve
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel, StepFeatures
 from simulator.metrics.fairness import fairness
+from simulator.metrics.memory_notes import memory_notes
 from simulator.metrics.summary import counts, latencies, meets_slo, summarize
 from simulator.metrics.tables import ABORTED, REJECTED, Floats, Ints, RequestTable, StepTable
 from simulator.workload.workload import Workload
@@ -74,21 +77,29 @@ def run_scenario(
     """
     machine = machine or build_machine(scenario)
     policies = policies.reading(scenario)
-    with blaming(policies.files):
+    blamed = suspects(policies.files, policies)
+    with blaming(blamed):
         scheduler = build_scheduler(scenario, machine, policies)
     workload = build_workload(scenario, machine.max_model_len) if workload is None else workload
     if scenario.kv.enable_prefix_caching:
         workload = workload.with_blocks(scenario.kv.block_size)
     workload = with_deadlines(scenario, workload)
     log = DecisionLog() if decisions else None
-    with blaming(policies.files):
-        served = serve(
-            workload.requests,
+    serving = partial(
+        serve,
+        workload.requests,
+        latency=latency or machine.latency,
+        plan=client_plan(scenario, workload),
+        async_scheduling=scenario.scheduler.async_scheduling,
+        horizon=scenario.run.horizon_s,
+    )
+
+    def checked() -> None:
+        serving(build_scheduler(scenario, machine, policies), check_invariants=True)
+
+    with blaming(blamed, scenario), searching(blamed, checked):
+        served = serving(
             scheduler,
-            latency or machine.latency,
-            plan=client_plan(scenario, workload),
-            async_scheduling=scenario.scheduler.async_scheduling,
-            horizon=scenario.run.horizon_s,
             observers=[*observers, *([log] if log else [])],
             progress=progress,
             check_invariants=check_invariants,
@@ -138,10 +149,11 @@ def _own(run: Run, served: Served) -> dict[str, object]:
     tally = counts(requests)
     num_dropped = tally["completed"] - len(measured.rows)
     base = tally["injected"] - num_dropped
-    return {
+    own = {
         "version": version("servetwin"),
         "seed": scenario.seed,
         "source": run.workload.source,
+        "policies": policy_records(run.policies.files),
         "provenance": machine.latency.provenance,
         "profile_error": machine.latency.error,
         "extrapolated_share": extrapolated_share(machine.latency, run.steps),
@@ -186,9 +198,9 @@ def _own(run: Run, served: Served) -> dict[str, object]:
             method=scenario.run.percentile_method,
         ),
         "skipped": run.workload.skipped,
-        "notes": [*machine.notes, *run.workload.notes, *_stall(run, tally["unfinished"])],
-        "scenario": scenario.to_dict(),
     }
+    told = [*memory_notes(own), *_stall(run, tally["unfinished"])]
+    return own | {"notes": [*machine.notes, *run.workload.notes, *told], "scenario": scenario.to_dict()}
 
 
 def tier_use(kv: BlockManager) -> dict[str, dict[str, int]]:
@@ -206,12 +218,14 @@ def _reasons(requests: RequestTable, status: int) -> dict[str, int]:
 
 
 def _stall(run: Run, unfinished: int) -> list[str]:
-    """Say that the policy gave up, if it did: shipped ones leave nobody waiting for ever."""
+    """Say that the policies gave up, if they did: shipped ones leave nobody waiting for ever."""
     if not unfinished or run.scenario.run.horizon_s is not None:
         return []
+    steps = run.steps
+    last = f"after step {len(steps) - 1} at {steps.end[-1]:.3f} s" if len(steps) else "before the first step"
     return [
-        f"the batching policy stalled and left {unfinished:,} requests unfinished: schedule(now) returned an "
-        "empty batch and set no wake_at"
+        f"the batching policy stalled {last} and left {unfinished:,} requests unfinished: schedule(now) "
+        f"returned an empty batch and set no wake_at ({policies_in_force(run.scenario)})"
     ]
 
 

@@ -63,7 +63,9 @@ class KvSection(Section):
     reserve_gib: NonNegative = Field(2.5, description="activations and CUDA graphs; an assumption")
     kv_cache_dtype: Literal["auto", "fp8", "int8"] = Field("auto", description="auto | fp8 | int8")
     enable_prefix_caching: bool = True
-    eviction: str = Field("lru", description="which cached block goes first")
+    eviction: str = Field(
+        "lru", description="lru | fifo | lfu | gdsf | decay | sieve | s3fifo | slru | file.py:name"
+    )
     tiers: list[TierSection] = Field(
         [],
         description="below the GPU, fastest first: "

@@ -14,6 +14,7 @@ asking it; their ends are added up one by one, so that skipping moves no time by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable
 from collections.abc import Sequence as Many
 from typing import NamedTuple, Protocol
@@ -22,7 +23,9 @@ import simpy
 
 from simulator.batch import Batch, StepResult
 from simulator.engine.clock import StepEnd, step_ends, towards
+from simulator.engine.fault import FirstFault
 from simulator.engine.oracle import SimulatedExecutor
+from simulator.engine.progress import ProgressGuard
 from simulator.metrics.recorder import Recorder
 from simulator.request import Sequence
 from simulator.schedulers.base import Scheduler
@@ -89,11 +92,17 @@ class Replica:
         self._num_fetches = 0
         self._pending: tuple[Batch, StepResult] | None = None  # executed, but not yet learnt from
         self._wake: simpy.Event | None = None
-        env.process(self._run())
+        self._guard = ProgressGuard(scheduler, recorder)
+        self.fault = FirstFault()
+        env.process(self._keep_fault())
 
     def submit(self, seq: Sequence) -> None:
         """Take in a sequence that arrives now."""
-        self.scheduler.add(seq, self.env.now)
+        try:
+            self.scheduler.add(seq, self.env.now)
+        except (Exception, SystemExit) as error:  # a policy may fail in any way
+            self.fault.note(error, self.recorder.num_steps, self.env.now)
+            raise
         if self.scheduler.shed:
             self._drop_shed(self.env.now)
         self._rouse()
@@ -112,6 +121,13 @@ class Replica:
         for seq in [*scheduler.running, *scheduler.fetching, *scheduler.waiting.members()]:
             self.recorder.discard(seq)
 
+    def _keep_fault(self) -> Wait:
+        try:
+            yield from self._run()
+        except (Exception, SystemExit) as error:  # a policy may fail in any way
+            self.fault.note(error, self.recorder.num_steps, self.now)
+            raise
+
     def _run(self) -> Wait:
         env, scheduler, recorder, executor = self.env, self.scheduler, self.recorder, self.executor
         latency = executor.latency
@@ -122,14 +138,19 @@ class Replica:
                 self._apply_arrivals()
             now = self.now
             batch = scheduler.schedule(now)
+            try:
+                has_news = bool(batch.preempted)
+            except AttributeError:
+                raise TypeError(f"schedule(now) returned {type(batch).__name__}, not a Batch") from None
             start = self._move(batch, now) if batch.moves else now
             if scheduler.shed:
                 self._drop_shed(now)
-            has_news = bool(batch.preempted)
             if self._pending is not None:
                 has_news = True
                 self._learn(*self._pending)
                 self._pending = None
+            if batch.num_sampled <= batch.num_padding:
+                self._guard.fruitless(batch)
             if batch.num_tokens or batch.preempted or batch.moves:
                 recorder.scheduled(batch, scheduler, now, start)
             if self.is_watched:
@@ -218,8 +239,12 @@ class Replica:
         """Update the scheduler with a step's result."""
         if not (batch.ending or result.stopped or result.hashes):
             return
-        finished = self.scheduler.update(batch, result, self.now)
         now = self.now
+        try:
+            finished = self.scheduler.update(batch, result, now)
+        except (Exception, SystemExit) as error:  # a policy may fail in any way
+            self.fault.note(error, self.recorder.num_steps - 1, now)
+            raise
         for observer in self.observers:
             observer.finished([seq for seq in finished if seq not in self._aborts], now)
         for seq in finished:
@@ -256,9 +281,11 @@ class Replica:
         self._aborts.clear()
 
     def _idle(self) -> Wait:
-        """Wait for an arrival, an abort, or the moment that the policy asked for."""
-        env, wake_at = self.env, self.scheduler.wake_at
-        if wake_at is not None and wake_at <= self.now:
+        """Wait for an arrival, an abort, or the moment that the policy asked for, if anybody is there."""
+        env, scheduler = self.env, self.scheduler
+        is_empty = not (scheduler.running or scheduler.waiting.size or scheduler.fetching)
+        wake_at = None if is_empty else scheduler.wake_at
+        if wake_at is not None and not self.now < wake_at < math.inf:
             raise ValueError(f"a policy that schedules nothing at {self.now} asked to be woken at {wake_at}")
         self._wake = env.event()
         while not self._wake.triggered and (wake_at is None or env.now < wake_at):

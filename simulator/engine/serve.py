@@ -59,7 +59,8 @@ def serve(
     executor = SimulatedExecutor(latency, scheduler.decodes, None if tiers is None else Links(tiers))
     if scheduler.latency is None:
         scheduler.latency = latency
-    if any(name.endswith("_oracle") for name in scheduler.policy_names()):
+    policies = (scheduler.waiting.order, scheduler.victim, *scheduler.admission)
+    if any(getattr(policy, "__name__", "").endswith("_oracle") for policy in policies):
         scheduler.ctx.open_oracle(executor.remaining)
     replica = Replica(
         env,
@@ -72,8 +73,14 @@ def serve(
         skip=skip,
     )
     Clients(env, replica, requests, plan, progress)
-    with without_gc():
-        env.run() if horizon is None else env.run(until=math.nextafter(horizon, math.inf))
+    try:
+        with without_gc():
+            env.run() if horizon is None else env.run(until=math.nextafter(horizon, math.inf))
+    except (Exception, SystemExit) as error:
+        first = replica.fault.error
+        if first is None or first is error:
+            raise
+        raise first from first.__cause__
     replica.close()
     scheduler.check()
     if progress is not None:

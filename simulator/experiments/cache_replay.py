@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.config.policies import PolicyFile, blaming, find_policy, is_file_policy, policy_file
+from simulator.config.policies import PolicyFile, find_policy, is_file_policy, policy_file, suspects
+from simulator.config.wrong_policies import Suspect, blaming, object_suspect
 from simulator.errors import ConfigError
 from simulator.experiments.cache_accesses import Accesses, Ints
 from simulator.kv.block_cache import BlockCache
@@ -129,7 +130,7 @@ def replay_cache(
     An eviction is a name of `EVICTIONS`, `file.py:name`, or a function or class itself. ConfigError says
     which cannot be used, InputError that the workload has no prefix ids.
     """
-    named, files = _find(evictions)
+    named, blamed = _find(evictions)
     accesses = Accesses.of(workload, block_size, vllm_rules)
     capacities = default_capacities(accesses.num_distinct) if capacities is None else list(capacities)
     if bad := [n for n in capacities if isinstance(n, bool) or not isinstance(n, int) or n < 0]:
@@ -140,7 +141,7 @@ def replay_cache(
     unlimited = _point("unlimited", accesses.num_distinct, accesses, accesses.unlimited_hits())
     jobs = [(name, each, n) for name, each in named.items() for n in capacities]
     points = []
-    with blaming(files):
+    with blaming(blamed):
         for done, (name, each, capacity) in enumerate(jobs, start=1):
             hits = _hits(accesses, each, capacity)
             if each is belady:
@@ -199,14 +200,16 @@ def _point(name: str, capacity: int, accesses: Accesses, hits: Ints) -> CachePoi
 
 def _find(
     evictions: Iterable[str | Eviction] | Mapping[str, Eviction],
-) -> tuple[dict[str, Eviction], list[PolicyFile]]:
-    """Look evictions up; LRU comes first and Belady last, asked for or not."""
+) -> tuple[dict[str, Eviction], list[Suspect]]:
+    """Look evictions up, and name those of the user's; LRU comes first and Belady last, asked for or not."""
     if isinstance(evictions, str):
         evictions = [evictions]
     given = evictions.items() if isinstance(evictions, Mapping) else ((None, each) for each in evictions)
     found: dict[str, Eviction] = {"lru": lru}
-    files = []
-    for name, each in given:
+    files: list[PolicyFile] = []
+    objects: list[Suspect] = []
+    for name, given_as in given:
+        each = given_as
         if isinstance(each, str):
             name, value = name or each, each
             if value == BELADY:
@@ -222,4 +225,6 @@ def _find(
             )
         if found.setdefault(name, each) is not each:
             raise ConfigError(f"kv.eviction: two evictions are called {name!r:.80}")
-    return found | {BELADY: belady}, files
+        if not isinstance(given_as, str) and each not in EVICTIONS.values():
+            objects.append(object_suspect("kv.eviction", name, each))
+    return found | {BELADY: belady}, suspects(files) + objects

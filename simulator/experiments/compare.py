@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from simulator.config.axes import split_objects
 from simulator.config.build import NO_POLICIES, Machine, Policies, build_machine, build_workload
 from simulator.config.loading import parse_value
+from simulator.config.policies import files_named
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
 from simulator.config.tenants import tenant_limits
@@ -202,14 +204,13 @@ class _Shared:
 
 
 def _apply(scenario: Scenario, candidate: Candidate, policies: Policies) -> tuple[Scenario, Policies]:
-    if isinstance(candidate, Mapping):
-        named = frozenset(value for value in candidate.values() if isinstance(value, str))
-        changed = scenario.with_(**{str(key): value for key, value in candidate.items()})
-        return changed, replace(policies, trusted=named.union(policies.trusted))
-    name = getattr(candidate, "__name__", type(candidate).__name__)
-    if isinstance(candidate, type) and issubclass(candidate, Scheduler):
-        return scenario.with_(**{"scheduler.batching": name}), replace(policies, batching=candidate)
-    return scenario.with_(**{"scheduler.order": name}), replace(policies, order=candidate)
+    """Return the scenario and the policies with a candidate's changes; an object goes to its own axis."""
+    if not isinstance(candidate, Mapping):
+        is_batching = isinstance(candidate, type) and issubclass(candidate, Scheduler)
+        candidate = {"scheduler.batching" if is_batching else "scheduler.order": candidate}
+    changes, objects = split_objects({str(key): value for key, value in candidate.items()})
+    trusted = files_named(changes.values()).union(policies.trusted)
+    return scenario.with_(**changes), replace(policies, **objects, trusted=trusted)
 
 
 def metric_of(run: Run, name: str) -> float | None:

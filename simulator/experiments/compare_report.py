@@ -19,7 +19,8 @@ from simulator.experiments.report_page import (
     page_html,
     table_html,
 )
-from simulator.experiments.run_folder import default_folder, write_scenario
+from simulator.experiments.run_folder import default_folder
+from simulator.experiments.scenario_folder import write_scenario
 
 _HOW = {
     "latency": "Further left is faster; a curve that ends below 100 % lacks requests.",
@@ -64,6 +65,9 @@ def save_comparison(found: Comparison, folder: Path, title: str, *, report: bool
     """Write compare.json, report.html and winner/ and return their paths; InputError if it cannot be."""
     if (folder / "summary.json").exists():
         raise InputError(f"{folder}: holds a run; name another folder with -o")
+    best = found.runs[found.winner]
+    for file in best.policies.files:
+        file.must_be_writable()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         summary = folder / "compare.json"
@@ -73,7 +77,6 @@ def save_comparison(found: Comparison, folder: Path, title: str, *, report: bool
             page = folder / "report.html"
             page.write_text(comparison_html(found, title), encoding="utf-8", newline="\n")
             written.append(page)
-        best = found.runs[found.winner]
         (folder / "winner").mkdir(exist_ok=True)
         profile = profile_path(best.scenario, best.machine)
         written.append(

@@ -16,13 +16,13 @@ from typing import cast
 
 import numpy as np
 
-from simulator.config.loading import absolute_paths, load_scenario
-from simulator.config.policies import PolicyFile, policy_files
+from simulator.config.loading import load_scenario
 from simulator.config.run import Run
 from simulator.config.scenario import Scenario
 from simulator.engine.decisions import Decision, is_decision
 from simulator.errors import InputError
 from simulator.experiments.report import write_report
+from simulator.experiments.scenario_folder import write_scenario
 from simulator.experiments.timeline import write_timeline
 from simulator.metrics.block import result_block
 from simulator.metrics.tables import STATUS, RequestTable, StepTable
@@ -53,7 +53,9 @@ def save_run(run: Run, folder: Path, *, logs: Iterable[str] = (), report: bool =
     Files of an earlier run in the folder are replaced or removed. InputError if it cannot be written, or
     holds a scenario that is no run's.
     """
-    summary = folder / "summary.json"
+    summary, policies = folder / "summary.json", run.policies.files
+    for policy in policies:
+        policy.must_be_writable()
     if (folder / "scenario.yaml").exists() and not summary.exists():
         raise InputError(f"{folder}: holds a scenario.yaml that is no run's; name another folder with -o")
     try:
@@ -61,7 +63,7 @@ def save_run(run: Run, folder: Path, *, logs: Iterable[str] = (), report: bool =
         for name in ("summary.json", *OPTIONAL_FILES):
             (folder / name).unlink(missing_ok=True)
         written = [write_table(folder / "requests.csv", run.requests)]
-        written.append(write_scenario(run.scenario, folder, files=run.policies.files))
+        written.append(write_scenario(run.scenario, folder, files=policies))
         if report:
             written.append(write_run_report(run, folder / "report.html"))
         if "steps" in logs:
@@ -101,39 +103,6 @@ def summary_text(summary: dict[str, object]) -> str:
     """Return a summary as strict JSON, the same bytes for the same run."""
     text = json.dumps(summary, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     return text.encode(errors="backslashreplace").decode()  # half a character may come from a file's name
-
-
-def write_scenario(
-    scenario: Scenario,
-    folder: Path,
-    *,
-    files: Iterable[PolicyFile] | None = None,
-    profile: Path | None = None,
-) -> Path:
-    """Write a scenario that runs again from its folder; other paths in it become absolute.
-
-    Policy files, as they are now unless given, are copied beside it, their sha256 in a comment; so is a
-    profile, if given, and the scenario then names it.
-    """
-    scenario, comments = absolute_paths(scenario), ""
-    copies: dict[str, tuple[Path, bytes]] = {}
-    for file in policy_files(scenario) if files is None else files:
-        name = file.path.name
-        if copies.setdefault(name, (file.path, file.content))[1] != file.content:  # two files of one name
-            name = f"{file.path.stem}-{file.sha256[:8]}.py"
-            copies[name] = file.path, file.content
-        comments += f"# {name} sha256 {file.sha256}\n"
-        scenario = scenario.with_(**{file.axis: f"{name}:{file.name}"})
-    if profile is not None:
-        copies[profile.name] = profile, profile.read_bytes()
-        scenario = scenario.with_(**{"latency.profile": profile.name})
-    for name, (source, content) in copies.items():
-        copy = folder / name
-        if not (copy.exists() and copy.samefile(source)):
-            copy.write_bytes(content)
-    path = folder / "scenario.yaml"
-    path.write_text(comments + scenario.to_yaml(), encoding="utf-8", newline="\n")
-    return path
 
 
 def write_table(path: Path, table: RequestTable | StepTable) -> Path:

@@ -203,7 +203,7 @@ class BlockPool:
     def _evict(self) -> None:
         """Forget the hashes of the overdue blocks: the cached free ones that were released first."""
         n, self._overdue = self._overdue, 0
-        heap = self._heap
+        heap, tell = self._heap, self.on_evict
         while n:
             released, _, run = heap[0]
             if run.refs or run.released != released:
@@ -213,22 +213,20 @@ class BlockPool:
             size = run.hi - run.lo
             if size > n and len(here) == 1:
                 run.hi -= n
-                self._gone(run.hi, run.hi + n)
+                if tell is not None:
+                    tell(run.hi, run.hi + n)
                 return
             if size <= n:
                 heapq.heappop(heap)
                 here.remove(run)
                 if not here:
                     del self._copies[run.lo]
-                    self._gone(run.lo, run.hi)
+                    if tell is not None:
+                        tell(run.lo, run.hi)
                 run.released = 0
                 n -= size
             else:
                 self._split(run, run.hi - n)
-
-    def _gone(self, lo: int, hi: int) -> None:
-        if self.on_evict is not None:
-            self.on_evict(lo, hi)
 
     def cached_runs(self) -> Iterator[Run]:
         """Yield every run that a lookup could find, copies included."""

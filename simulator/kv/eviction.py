@@ -45,17 +45,17 @@ Eviction = EvictionKey | type[EvictionQueue]
 
 
 def lru(block: Block, ctx: EvictionContext) -> Key:
-    """Least recently released first, of one sequence the tail first: vLLM's order."""
+    """Least recently released first, of one sequence the tail first (vLLM; rules 7.1 to 7.3)."""
     return block.last_used
 
 
 def fifo(block: Block, ctx: EvictionContext) -> Key:
-    """Oldest first, used or not."""
+    """Oldest first, used or not (folklore)."""
     return block.created
 
 
 def lfu(block: Block, ctx: EvictionContext) -> Key:
-    """Fewest hits first, then least recently released."""
+    """Fewest hits first, then least recently released (folklore)."""
     return block.num_hits
 
 
@@ -68,7 +68,7 @@ def gdsf(block: Block, ctx: EvictionContext) -> Key:
 
 
 def decay(block: Block, ctx: EvictionContext) -> Key:
-    """Lowest score first: uses so far, halved for every `HALF_LIFE` since the last one (its logarithm)."""
+    """Lowest score first: the logarithm of the uses so far, halved for every `HALF_LIFE` since the last."""
     return log2(block.num_hits + 1) + block.last_used / HALF_LIFE
 
 

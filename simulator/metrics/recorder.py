@@ -61,6 +61,11 @@ class Recorder:
         self.transfers = Transfers()
         self.num_skipped = 0  # steps taken without asking the scheduler again
 
+    @property
+    def num_steps(self) -> int:
+        """Steps that have ended."""
+        return len(self._ends)
+
     def scheduled(self, batch: Batch, scheduler: Scheduler, now: float, start: float) -> None:
         """Note a decided step, before time passes; its forward pass begins at `start`."""
         pool, group = scheduler.kv.pool, scheduler.decodes
@@ -116,7 +121,8 @@ class Recorder:
         """Note that the last step was repeated: the ends of the repetitions, and the blocks each took."""
         n = len(ends)
         self._spans[-SPAN_INTS] += n
-        self.transfers.repeated(len(self._ends), n)
+        if self.transfers.last is not None:
+            self.transfers.repeated(len(self._ends), n)
         self._ends.extend(ends)
         self._opened.extend(opened)
         self.num_skipped += n

@@ -22,7 +22,7 @@ class Transfers:
         self.fetch_wait = 0.0  # s
         self._stalls: dict[int, Stall] = {}
         self._again: dict[int, int] = {}  # step -> tokens that had been computed before
-        self._last: tuple[int, int, int, int] | None = None  # step, next position, tokens a step, tokens lost
+        self.last: tuple[int, int, int, int] | None = None  # step, next position, tokens a step, tokens lost
 
     def moved(self, batch: Batch, step: int) -> None:
         """Note the transfers that a step begins, and how long it waits for them."""
@@ -40,17 +40,17 @@ class Transfers:
         """Note a chunk that begins below what its sequence had computed when it was preempted."""
         start, n, lost = chunk.start, chunk.num_tokens, chunk.seq.lost
         self._again[step] = self._again.get(step, 0) + min(n, lost - start)
-        self._last = step + 1, start + n, n, lost
+        self.last = step + 1, start + n, n, lost
 
     def repeated(self, step: int, k: int) -> None:
         """Note that from this step on the last one is taken k times more; its only chunk goes on."""
-        if self._last is None or self._last[0] != step:
+        if self.last is None or self.last[0] != step:
             return
-        _, start, n, lost = self._last
+        _, start, n, lost = self.last
         for i in range(k):
             if start + i * n < lost:
                 self._again[step + i] = min(n, lost - start - i * n)
-        self._last = step + k, start + k * n, n, lost
+        self.last = step + k, start + k * n, n, lost
 
     def stall(self, num_steps: int) -> Floats:
         """Return how long each step's forward pass was held back, s."""

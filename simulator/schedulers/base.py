@@ -15,18 +15,19 @@ from simulator.batch import Batch, DecodeGroup, StepResult
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel
 from simulator.request import Sequence
+from simulator.schedulers import decoding, listed
 from simulator.schedulers.admission import Admission
 from simulator.schedulers.admitting import Hold, admit_head, asked_on_arrival, next_exceeds
 from simulator.schedulers.checks import check
+from simulator.schedulers.collecting import collected
 from simulator.schedulers.context import Context
-from simulator.schedulers.fetching import add_evicted, cancel_fetch, finish_fetch
-from simulator.schedulers.listed import decodes_are_first, take_listed
+from simulator.schedulers.fetching import cancel_fetch, finish_fetch
+from simulator.schedulers.keys import largest
 from simulator.schedulers.orders import Order, fcfs, priority
 from simulator.schedulers.preempting import VAIN_PREEMPTIONS, Preemption, give_claims_back, give_up
 from simulator.schedulers.preemption import Victim, last_admitted, least_important
 from simulator.schedulers.prefills import take_prefills
 from simulator.schedulers.queue import WaitingQueue
-from simulator.schedulers.service import charge
 
 
 class Scheduler:
@@ -84,9 +85,7 @@ class Scheduler:
         self.scheduler_reserve_full_isl = scheduler_reserve_full_isl
         self.min_batch = min_batch
         self.max_wait = max_wait
-        self.wake_at: float | None = (
-            None  # when a policy that returned an empty batch wants to be asked again
-        )
+        self.wake_at: float | None = None  # when a policy that returned an empty batch is to be asked again
         self.has_news = False  # something arrived or left since the last step was decided
         self.ctx = Context(self)
         kv.attach(self.ctx)
@@ -98,9 +97,7 @@ class Scheduler:
         self.padding: dict[Sequence, None] = {}  # finished sequences that a static batch still carries
         self.num_grouped_steps = 0  # steps that took all decodes as one group
         self.num_listed_steps = 0  # steps that had to walk the running sequences one by one
-        self.held_by: Hold = (
-            ""  # why the last step left somebody waiting, for whoever tells a request's story
-        )
+        self.held_by: Hold = ""  # why the last step left somebody waiting, for whoever tells a story
         self.num_oversized = 0  # prompts longer than the token budget, run whole in a step of their own
         self.shed: list[tuple[Sequence, str]] = []  # turned away, by which rule; the engine empties it
         self.num_vain = 0  # preemptions since the last token was sampled
@@ -174,11 +171,6 @@ class Scheduler:
         if seq.claims:
             give_claims_back(self, seq)
 
-    def policy_names(self) -> list[str]:
-        """Return the names of order, victim rule and admission rules, as their authors wrote them."""
-        policies = (self.waiting.order, self.victim, *self.admission)
-        return [getattr(policy, "__name__", type(policy).__name__) for policy in policies]
-
     def check(self) -> None:
         """Raise AssertionError unless blocks, references and aggregates add up."""
         check(self)
@@ -198,42 +190,16 @@ class Scheduler:
             threshold = 0
         return Batch(self.max_num_batched_tokens, threshold)
 
-    def take_decodes(self, batch: Batch) -> None:
-        """Schedule every decode as one group; while blocks are short, preempt (3.7)."""
-        self.num_grouped_steps += 1
-        group, pool = self.decodes, self.kv.pool
-        opening = group.opens[group.steps % group.block_size]
-        if opening > pool.num_unhashed_free + pool.num_cached_free:
-            opening = self._make_room(batch)
-        size = group.size
-        if size:
-            if opening:
-                pool.take(opening)
-            if group.num_publishers:
-                for seq in group.publishing():
-                    self.kv.publish(seq, 1)
-            batch.num_decodes = batch.num_seqs = batch.num_sampled = size
-            batch.num_tokens += size
-            batch.budget -= size
-            batch.decode_kv = group.offset_sum + size * group.steps + size
-            batch.group_kv_max = group.longest + group.steps + 1
-
-    def _make_room(self, batch: Batch) -> int:
-        """Preempt until the decodes find the blocks they open; return how many they have yet to take."""
-        group, pool, taken = self.decodes, self.kv.pool, 0
-        while group.num_opening - taken > pool.num_free:
-            taken += pool.num_free  # by the decodes before the one for which a victim must go
-            pool.take(pool.num_free)
-            self.preempt(self.choose_victim(), batch)
-        return group.num_opening - taken
+    take_decodes = decoding.take_decodes
 
     def take_running(self, batch: Batch) -> None:
         """Schedule what runs in order of admission: decodes a token each, the others a chunk (section 3A)."""
         if not self._decodes_are_first(batch):
-            take_listed(self, batch)
+            listed.take_listed(self, batch)
             return
         self.take_decodes(batch)
-        self.take_prefills(batch)
+        if self.prefills:
+            self.take_prefills(batch)
 
     def take_prefills(self, batch: Batch, *, whole: bool = False) -> bool:
         """Schedule a chunk of every prefill, the oldest first; False if one of them gets none.
@@ -277,16 +243,7 @@ class Scheduler:
 
         It is for new arrivals: what was preempted has waited already.
         """
-        oldest = self.waiting.oldest()
-        if oldest is None:
-            return False
-        due = oldest.arrival + self.max_wait
-        is_full = len(self.waiting) >= min(self.min_batch, self.max_num_seqs)
-        if is_full or now >= due or oldest.num_preemptions:
-            return True
-        self.wake_at = due
-        self.held_by = "collecting"
-        return False
+        return collected(self, now)
 
     def head_needs_a_step(self) -> bool:
         """Say whether the next prompt has more to compute than the decodes leave of the budget."""
@@ -300,7 +257,7 @@ class Scheduler:
         """Return the running sequence that the victim rule gives up first."""
         if self.victim is last_admitted or self.is_stuck:
             return next(reversed(self.running))
-        return max(self.running, key=lambda seq: self.victim(seq, self.ctx))
+        return largest("scheduler.victim", self.victim, self.running, self.ctx)
 
     def preempt(self, seq: Sequence, batch: Batch, num_scheduled: int = 0) -> None:
         """Take a running sequence's blocks away; `num_scheduled` tokens of it were allocated in this step."""
@@ -314,33 +271,7 @@ class Scheduler:
         """
         return self.num_vain >= VAIN_PREEMPTIONS and bool(self.running)
 
-    def commit(self, batch: Batch) -> Batch:
-        """Count the scheduled tokens as computed (3.24); every `schedule` ends with it."""
-        group = self.decodes
-        ending: list[Sequence] = []
-        if batch.num_sampled:
-            self.num_vain = 0
-        if self.waiting.served is not None:
-            charge(self, batch)
-        if batch.num_decodes:
-            group.steps += 1
-            if group.limits[0][0] <= group.steps:
-                ending = group.pop_limited()
-        for chunk in batch.chunks:
-            seq = chunk.seq
-            seq._computed += chunk.num_tokens
-            if chunk.samples:
-                del self.prefills[seq]
-                if seq._output + 1 < seq.limit:
-                    group.join(seq)
-                else:
-                    seq._output += 1
-                    ending.append(seq)
-        if ending:
-            batch.ending = ending
-        if self.kv.tiers is not None:
-            add_evicted(self.kv.tiers, batch)
-        return batch
+    commit = decoding.commit
 
     def steady_steps(self, batch: Batch, limit: float) -> int:
         """Say for how many steps, at most `limit`, `schedule` would repeat `batch`; 0 if unknown."""
@@ -361,6 +292,4 @@ class Scheduler:
         self._stop_running(seq)
         self.kv.release(seq, seq._computed + num_scheduled)
 
-    def _decodes_are_first(self, batch: Batch) -> bool:
-        """Say whether serving all decodes before all chunks gives what the order of admission gives."""
-        return decodes_are_first(self, batch)
+    _decodes_are_first = listed.decodes_are_first

@@ -11,7 +11,7 @@ from simulator.schedulers.repeating import unchanged_steps
 
 
 class Chunked(Scheduler):
-    """Serve what runs, then admit: a long prompt is cut to what the step's token budget leaves."""
+    """Serve what runs, then admit; prompts are cut to the budget left (vLLM; Sarathi-Serve, OSDI 2024)."""
 
     def schedule(self, now: float) -> Batch:
         batch = self.open_batch(now)

@@ -14,7 +14,7 @@ from simulator.schedulers.repeating import unchanged_steps
 
 
 class Continuous(Scheduler):
-    """Every decode, and beside them whole prompts as they come."""
+    """Every decode, and beside them whole prompts as they come (Orca, OSDI 2022, section 3.1)."""
 
     def schedule(self, now: float) -> Batch:
         batch = self.open_batch(now)
@@ -31,4 +31,5 @@ class Continuous(Scheduler):
         return self.commit(batch)
 
     def steady_steps(self, batch: Batch, limit: float) -> int:
-        return unchanged_steps(self, batch, limit)
+        # the less of its prompt is cached, the sooner the head of the queue needs a step of its own
+        return unchanged_steps(self, batch, limit, may_evict=not self.waiting.size)

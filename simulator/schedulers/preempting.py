@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 Preemption = Literal["recompute", "swap", "auto"]
 """Whether a victim's tokens are computed again or its blocks copied out and back."""
 
+PREEMPTIONS: dict[Preemption, str] = {
+    "recompute": "A victim's blocks are freed and its tokens computed again (vLLM; rules 4.1 to 4.4).",
+    "swap": "A victim's blocks wait in a tier, if one has the room (Kwon et al., SOSP 2023, section 4.5).",
+    "auto": "Swap where a price predicts that it is quicker, else recompute.",
+}
+
 VAIN_PREEMPTIONS = 64
 """Preemptions in a row without a token sampled after which order and victim rule are taken to be at odds."""
 

@@ -12,7 +12,7 @@ from simulator.schedulers.repeating import unchanged_steps
 
 
 class PrefillFirst(Scheduler):
-    """Prompts whenever some can start, decodes only in the steps between."""
+    """Prompts whenever some can start, decodes only in the steps between (vLLM V0, SOSP 2023)."""
 
     def schedule(self, now: float) -> Batch:
         batch = self.open_batch(now)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from simulator.errors import ConfigError
 from simulator.request import Sequence
 from simulator.schedulers.context import Context, Watched
+from simulator.schedulers.keys import is_nan, no_order
 from simulator.schedulers.orders import Key, Order
 
 
@@ -45,7 +46,7 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[Sequence]:
         """Yield the waiting sequences in order."""
         if self.is_asked:
-            return iter(sorted(self._asked, key=lambda seq: (self._ask(seq), seq.enqueued)))
+            return (seq for _, _, seq in sorted(self._keys()))
         return (seq for _, _, seq in sorted(self._live(), key=lambda entry: entry[:2]))
 
     def members(self) -> Iterator[Sequence]:
@@ -82,7 +83,7 @@ class WaitingQueue:
             _, number, seq = heap[0]
             if seq.state == "waiting" and seq.enqueued == number:
                 return seq
-            heapq.heappop(heap)
+            self._drop_first()
         return None
 
     def oldest(self) -> Sequence | None:
@@ -101,7 +102,7 @@ class WaitingQueue:
             del self._asked[seq]
             self._first = None
         else:
-            heapq.heappop(self._heap)
+            self._drop_first()
         return seq
 
     def remove(self, seq: Sequence) -> None:
@@ -126,33 +127,35 @@ class WaitingQueue:
             self._asked = dict.fromkeys(waiting for _, _, waiting in sorted(self._live(), key=_number))
             self._asked[seq] = None
             return
-        if key != key:
-            raise self._no_place(seq)
+        entry = key, number, seq
         try:
-            heapq.heappush(self._heap, (key, number, seq))
-        except TypeError as error:
-            raise self._no_place(seq) from error
+            if key == key and not (type(key) is tuple and is_nan(key)):
+                heapq.heappush(self._heap, entry)
+                return
+        except Exception as error:  # a key may be anything
+            raise self._no_order([entry, *self._heap]) from error
+        raise self._no_order([entry])
 
     def _smallest(self) -> Sequence:
+        keys = self._keys()
         try:
-            return min(self._asked, key=lambda seq: (self._ask(seq), seq.enqueued))
-        except TypeError as error:
-            keys = {type(self._ask(seq)).__name__: seq for seq in self._asked}
-            if len(keys) < 2:
-                raise
-            raise self._no_place(next(reversed(keys.values()))) from error
+            if not any(is_nan(key) for key, _, _ in keys):
+                return min(keys)[2]
+        except Exception as error:  # a key may be anything
+            raise self._no_order(keys) from error
+        raise self._no_order(keys)
 
-    def _ask(self, seq: Sequence) -> Key:
-        key = self._key(seq, self._ctx)
-        if key != key:
-            raise self._no_place(seq)
-        return key
+    def _keys(self) -> list[tuple[Key, int, Sequence]]:
+        return [(self._key(seq, self._ctx), seq.enqueued, seq) for seq in self._asked]
 
-    def _no_place(self, seq: Sequence) -> ConfigError:
-        name = getattr(self.order, "__name__", type(self.order).__name__)
-        keys = [(each.id, self._key(each, self._ctx)) for each in (seq, *self.members())][:2]
-        told = " and ".join(f"{key!r:.80} for {id!r}" for id, key in keys)
-        return ConfigError(f"scheduler.order: {name} gives keys that have no order: {told}")
+    def _drop_first(self) -> None:
+        try:
+            heapq.heappop(self._heap)
+        except Exception as error:  # a key may be anything
+            raise self._no_order(self._heap) from error
+
+    def _no_order(self, entries: Iterable[tuple[Key, int, Sequence]]) -> ConfigError:
+        return no_order("scheduler.order", self.order, ((seq.id, key) for key, _, seq in entries))
 
     def _live(self) -> Iterator[tuple[Any, int, Sequence]]:
         return (

@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from simulator.schedulers.base import Scheduler
 
 
-def unchanged_steps(scheduler: Scheduler, batch: Batch, limit: float) -> int:
+def unchanged_steps(scheduler: Scheduler, batch: Batch, limit: float, *, may_evict: bool = True) -> int:
     """Say for how many further steps, at most `limit`, the batch just learnt from repeats.
 
     While all rows decode and nothing can be admitted, it does, until a sequence gets its last allowed
     token, blocks run out, one must be copied into a tier first, or an eviction that keeps state is asked for
     one; beside one chunk that takes all that decodes leave of the budget, until its prompt has less to
     compute. A policy may return this from `steady_steps` if it would decide the same in those steps whatever
-    the time.
+    the time; without `may_evict`, if what is cached makes a difference to it.
     """
     group, kv = scheduler.decodes, scheduler.kv
-    free = kv.pool.num_steady
     if scheduler.has_news or batch.preempted or batch.postponed or batch.ending or group.num_publishers:
         return 0
     if batch.moves:
         return 0  # a fetch has made another sequence the first in the queue
     if scheduler.waiting.size and (scheduler.waiting.is_asked or scheduler.admission):
         return 0  # who is next may change with time and service
+    free = kv.pool.num_steady if may_evict else kv.pool.num_unhashed_free
     if batch.chunks:
         chunk = batch.chunks[-1]
         seq, n = chunk.seq, chunk.num_tokens

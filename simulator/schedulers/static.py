@@ -20,7 +20,7 @@ COLLECT_PRESETS = {"realtime": (4, 50.0), "offline": (16, 200.0)}
 
 
 class Static(Scheduler):
-    """Collect a batch whose prompt + max_tokens fit, run it to its slowest member, then the next."""
+    """Collect a batch whose prompt + max_tokens fit, run it to its slowest member (plain `generate`)."""
 
     keeps_finished = True
 

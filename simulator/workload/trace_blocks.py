@@ -96,9 +96,19 @@ class TraceBlocks:
         pieces = self.pieces()
         seen = np.ones(len(pieces.lo), bool)
         seen[np.unique(pieces.lo, return_index=True)[1]] = False
-        hits, new = self.num_ids, np.flatnonzero(~seen)
-        np.minimum.at(hits, pieces._request()[new], pieces._index()[new])
-        return hits
+        return pieces._leading(seen)
+
+    def shared_blocks(self) -> Ints:
+        """Count, per request, the leading ids that other requests have too, earlier or later ones."""
+        pieces = self.pieces()
+        _, same, count = np.unique(pieces.lo, return_inverse=True, return_counts=True)
+        return pieces._leading(count[same] > 1)
+
+    def _leading(self, kept: NDArray[np.bool_]) -> Ints:
+        """Count, per request, the ids before its first run that is not kept."""
+        found, first = self.num_ids, np.flatnonzero(~kept)
+        np.minimum.at(found, self._request()[first], self._index()[first])
+        return found
 
     def ranges(self, num_prompt: Ints, block_size: int) -> BlockRanges:
         """Name the full blocks of `block_size` tokens of each prompt, as far as ids cover them.
