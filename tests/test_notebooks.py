@@ -22,6 +22,8 @@ from plotly.graph_objects import Figure
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SOURCES = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 BOOKS = [source.stem for source in SOURCES]
+STUDIES = ("04", "05", "06", "07")  # of many runs, half a minute each
+RUNS = [pytest.param(path, marks=[pytest.mark.slow] * path.stem.startswith(STUDIES)) for path in SOURCES]
 ANSWERS = sorted((FOLDER / "answers").glob("*.py"))
 
 QUOTES: dict[str, list[str]] = {
@@ -399,7 +401,7 @@ def as_html(frame: object) -> str:
         return str(frame._repr_html_())
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=BOOKS)
+@pytest.mark.parametrize("source", RUNS, ids=BOOKS)
 def test_running_a_notebook_shows_what_it_holds(source: Path) -> None:
     names: dict[str, Any] = {"__name__": "notebook"}
     code = [cell for cell in notebook(source.stem)["cells"] if cell["cell_type"] == "code"]
@@ -452,7 +454,7 @@ def test_a_notebook_states_its_goal_and_ends_with_two_exercises(source: Path) ->
     assert 1200 < len(prose(source).split()) < 3500  # ten to twenty minutes
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=BOOKS)
+@pytest.mark.parametrize("source", RUNS, ids=BOOKS)
 def test_answers_run_and_hold(source: Path) -> None:
     answers = FOLDER / "answers" / source.name
     text = answers.read_text(encoding="utf-8")
