@@ -422,8 +422,8 @@ for name in ("most_blocks", "fewest_blocks"):
 # who decodes gets a token a step, so who came last has made the fewest. A new name is not a new policy;
 # the test costs one line.
 #
-# And the choice hardly matters on this load. `fewest_blocks` cannot be told from it; `most_blocks` is
-# 2.8 % worse. (Of equal keys the first in the order of admission goes, so a key should end with
+# And the choice hardly matters on this load (notebook 5 has others): `fewest_blocks` cannot be told from
+# it, `most_blocks` is 2.8 % worse. (Of equal keys the first in the order of admission goes, so a key should end with
 # `seq.order`.)
 #
 # ## An eviction

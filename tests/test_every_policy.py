@@ -149,7 +149,7 @@ def assert_conserved(served: Served, seed: int) -> None:
 
 @pytest.mark.parametrize("combination", pairwise(AXES), ids=lambda c: "-".join(c.values()))
 def test_every_pair_of_policies_keeps_the_books_and_gets_on(combination: dict[str, str]) -> None:
-    for seed in (0, 1):
+    for seed in (0, 5):
         assert_holds(combination, seed)
 
 
@@ -160,7 +160,7 @@ def test_the_full_product_of_all_tables(batching: str, order: str) -> None:
     rest = [AXES[axis] for axis in ("victim", "preemption", "eviction")]
     for i, (victim, preemption, eviction) in enumerate(itertools.product(*rest)):
         combination = dict(zip(AXES, (batching, order, victim, preemption, eviction), strict=True))
-        assert_holds(combination, i % 2)
+        assert_holds(combination, i % 11)  # eleven loads, of which the odd ones schedule asynchronously
 
 
 @pytest.mark.parametrize("batching", BATCHING)

@@ -124,7 +124,9 @@ def test_a_file_is_resolved_trusted_and_copied_like_any_policy(
     again = ("run", folder / "out", "--no-report", "--quiet", "-o", "again")
     refused = servetwin(*again).complaint
     assert refused.startswith("kv.eviction: ")
-    assert refused.endswith("is code in a file; name it on the command line, or read it and pass --trust")
+    assert refused.endswith(
+        "is code in a file; name it on the command line, or read it and pass --trust (in Python trust=True)"
+    )
     assert servetwin(*again, "--trust").code == 0
     assert Path("again/requests.csv").read_bytes() == (folder / "out/requests.csv").read_bytes()
 

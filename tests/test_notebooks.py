@@ -25,6 +25,8 @@ FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SOURCES = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 BOOKS = [source.stem for source in SOURCES]
 _numbers = itertools.count(1)
+STUDIES = ("04", "05", "06", "07")  # of many runs, half a minute each
+RUNS = [pytest.param(path, marks=[pytest.mark.slow] * path.stem.startswith(STUDIES)) for path in SOURCES]
 ANSWERS = sorted((FOLDER / "answers").glob("*.py"))
 
 QUOTES: dict[str, list[str]] = {
@@ -124,6 +126,85 @@ QUOTES: dict[str, list[str]] = {
         "{agents.median_ttft_ms['agentic-a100', 'with prefix caching'] / 1e3:.2f} s. Their P99 with "
         "caching is {agents.p99_ttft_ms['agentic-a100', 'with prefix caching'] / 1e3:.0f} s",
         "overwritten too, {own.evicted_blocks.iloc[0]:,} of them",
+    ],
+    "05_preemption_victims": [
+        "and {own['usable_blocks']:,} blocks of 16 tokens fit. {len(requests)} requests arrive at "
+        "{thrash.workload.arrivals['rate']} a second, with prompts of "
+        "{thrash.workload.lengths['prompt']['mean']} and answers of "
+        "{thrash.workload.lengths['output']['mean']:,} tokens",
+        "It waits {life['to'][1]:.0f} s for room",
+        "{victim.num_prompt + 1 - life.tokens[4]} of its {victim.num_prompt + 1} tokens are still in",
+        "It gets {life.tokens[5] + 1} tokens further",
+        "In {life['from'].iloc[-2] - life['from'][2]:.0f} s it gets "
+        "{victim.num_output - life.tokens.iloc[-1] - 1} tokens further",
+        "computed {life.tokens.sum():,} tokens where {victim.num_prompt + victim.num_output - 1:,} would",
+        "Some {crowd:.0f} requests run",
+        "a new block every 16 steps: {crowd / 16:.0f} blocks a step",
+        "only {100 * own['recompute_s'] / busy:.1f} % of the time",
+        "mean E2EL {changes(runs).iloc[2, 0]} %, tax {costs(runs)['tax (%)'].iloc[2]:.1f} instead of "
+        "{costs(runs)['tax (%)'].iloc[0]:.1f} %. It preempts "
+        "{100 * costs(runs).preemptions.iloc[2] / costs(runs).preemptions.iloc[0] - 100:.0f} % more often",
+        "the better mean E2EL by {shown(-change(runs, 'mean_e2el_ms'))[3][1:]} %",
+        "P99 of TTFT is {change(runs, 'p99_ttft_ms').mean().iloc[3]:.0f} ± "
+        "{interval(change(runs, 'p99_ttft_ms')).iloc[3]:.0f} and P99 of ITL "
+        "{change(runs, 'p99_itl_ms').mean().iloc[3]:.0f} ± "
+        "{interval(change(runs, 'p99_itl_ms')).iloc[3]:.0f} % worse",
+        "will become is worth {shown(-change(runs, 'mean_e2el_ms'))[5][1:]} %",
+        "Swapping gives {-change(runs, 'mean_e2el_ms').mean()[6:].max():.0f} to "
+        "{-change(runs, 'mean_e2el_ms').mean()[6:].min():.0f} %",
+        "{costs(runs).recompute_s[:6].min():.0f} to {costs(runs).recompute_s[:6].max():.0f} s of computing "
+        "become {costs(runs).swap_stall_s[6:].min():.0f} to {costs(runs).swap_stall_s[6:].max():.0f} s",
+        "falls by {-change(runs, 'p99_itl_ms').mean()[6:].max():.0f} to "
+        "{-change(runs, 'p99_itl_ms').mean()[6:].min():.0f} %",
+        "by {change(runs, 'output_throughput').mean()[:6].abs().max():.1f} % with another victim, by "
+        "{change(runs, 'output_throughput').mean()[6:].min():.1f} to "
+        "{change(runs, 'output_throughput').mean()[6:].max():.1f} % with swap",
+        "The table has {5 * (len(cases) - 1)} intervals",
+        "makes answers {change(linked, 'mean_e2el_ms').mean().iloc[1]:.0f} % slower",
+        "at 50 it gains {-change(linked, 'mean_e2el_ms').mean().iloc[3]:.0f} %",
+        "takes {losses(runs)['at a time'].iloc[2]:.0f} tokens at a time and needs "
+        "{losses(runs).preemptions.iloc[2]:.0f} victims, most_blocks takes "
+        "{losses(runs)['at a time'].iloc[3]:,.0f} and needs {losses(runs).preemptions.iloc[3]:.0f}",
+        "{losses(runs)['tokens lost'].iloc[2].round(-3):,.0f} against "
+        "{losses(runs)['tokens lost'].iloc[3].round(-3):,.0f} tokens",
+        "into {shown(change(parts['alike, caching off'], 'mean_e2el_ms'))[2][1:]} % worse",
+        "a tax of {losses(parts['mixed, caching off'])['tax (%)'].iloc[0]} %",
+        "it down to {losses(parts['mixed, caching off'])['tax (%)'].iloc[1]} % and makes the mean E2EL "
+        "{shown(-change(parts['mixed, caching off'], 'mean_e2el_ms'))[1][1:]} % better",
+        "a catastrophe, {losses(parts['mixed, caching off'])['tax (%)'].iloc[2]:.0f} %. It throws "
+        "{losses(parts['mixed, caching off'])['at a time'].iloc[2].round(-2):,.0f} tokens",
+        "finds {losses(parts['mixed, caching on'])['found again (%)'].iloc[2]:.0f} % of them again, and the "
+        "taxes are {losses(parts['mixed, caching on'])['tax (%)'].iloc[0]}, "
+        "{losses(parts['mixed, caching on'])['tax (%)'].iloc[1]} and "
+        "{losses(parts['mixed, caching on'])['tax (%)'].iloc[2]} %",
+        "{costs(tuned)['tax (%)']['watermark 0.05']:.1f} % instead of {costs(tuned)['tax (%)'].iloc[0]:.1f}",
+        "mean E2EL −{shown(-change(tuned, 'mean_e2el_ms'))[7][1:]} %, P99 of ITL −"
+        "{-change(tuned, 'p99_itl_ms').mean()['watermark 0.05']:.0f} ± "
+        "{interval(change(tuned, 'p99_itl_ms'))['watermark 0.05']:.0f} %, output "
+        "{shown(change(tuned, 'output_throughput'))[7]} %",
+        "5 % of the blocks are {own['num_gpu_blocks'] // 20}, room for "
+        "{own['num_gpu_blocks'] // 20 / round(crowd / 16):.0f} steps",
+        "let in {lives['watermark 0.05']['to'][1] - life['to'][1]:.0f} s later",
+        "SRPT brings {change(tuned, 'attainment', percent=False).mean().iloc[1]:.0f} to "
+        "{change(tuned, 'attainment', percent=False).mean().iloc[2]:.0f} points more",
+        "P99 of TTFT is {change(tuned, 'p99_ttft_ms').mean().iloc[1]:.0f} % worse. The mean gains "
+        "{-change(tuned, 'mean_e2el_ms').mean().iloc[1]:.0f} to "
+        "{-change(tuned, 'mean_e2el_ms').mean().iloc[2]:.0f} %",
+        "do not need: {change(tuned, 'mean_e2el_ms').mean().iloc[3]:.0f} % slower",
+        "costs {change(parts['mixed, caching on'], 'mean_e2el_ms').mean().iloc[5]:.0f} % with caching, and "
+        "without caching answers take "
+        "{1 + change(parts['mixed, caching off'], 'mean_e2el_ms').mean().iloc[5] / 100:.1f} times as long",
+        "But {-change(tuned, 'attainment', percent=False).mean()['112 seats']:.0f} points fewer",
+        "5 % cost more than they save, {shown(change(parts['mixed, caching on'], 'mean_e2el_ms'))[4][1:]} %",
+        "agree to within {100 * abs(simulated.preemptions / measured.preemptions - 1).max():.0f} %",
+        "The gain in output is {100 * measured.iloc[2, 1] / measured.iloc[0, 1] - 100:.0f} % there and "
+        "{100 * simulated.iloc[2, 1] / simulated.iloc[0, 1] - 100:.0f} % here",
+        "−{-change(tuned, 'mean_e2el_ms').mean()['watermark 0.02']:.0f} % mean E2EL and "
+        "−{-change(tuned, 'p99_itl_ms').mean()['watermark 0.02']:.0f} % ITL P99 on long answers; mean E2EL "
+        "−{-change(parts['mixed, caching on'], 'mean_e2el_ms').mean().iloc[3]:.1f} % with and "
+        "−{-change(parts['mixed, caching off'], 'mean_e2el_ms').mean().iloc[3]:.0f} % without caching",
+        "the RFC's rule (−{-change(parts['mixed, caching off'], 'mean_e2el_ms').mean().iloc[1]:.1f} %)",
+        "in {100 * own['extrapolated_share']:.0f} % of these steps",
     ],
     "06_order_and_fairness": [
         "theory to within {100 * abs(seat['mean wait (s)'] / seat['by theory (s)'] - 1).max() + 0.5:.0f} %",
@@ -244,6 +325,38 @@ CLAIMS: dict[str, list[str]] = {
         "(server.requests.num_cached[server.requests.id.str.endswith('.0')] == 0).all()",
         "abs(own.prefix_hit_rate.iloc[0] - own.prefix_hit_rate.iloc[1]) < 1e-4",
     ],
+    "05_preemption_victims": [
+        "victim.num_preemptions == 16 and life['to'][3] - life['to'][2] < 0.06",
+        "again / default.steps.num_tokens.sum() > 0.23",
+        "cliff.num_preemptions.iloc[0] == 0 and (cliff.num_preemptions.iloc[1:] > 200).all()",
+        "cliff.output_throughput.max() < 1.01 * cliff.output_throughput.iloc[0]",
+        "(change(runs, 'mean_e2el_ms').mean().iloc[[1, 2, 4]].abs() < 1).all()",
+        "(abs(change(runs, 'mean_e2el_ms').mean()) > interval(change(runs, 'mean_e2el_ms'))).iloc[5:].all()",
+        "0.2 < costs(runs).preemptions.iloc[3] / costs(runs).preemptions.iloc[0] < 0.28",
+        "(ways['copy out and back at 25 GB/s'][1] < computing).all()",
+        "(ways['copy out and back at 8 GB/s'][1] > computing)[tokens > 200].all()",
+        "abs(change(linked, 'mean_e2el_ms').mean().iloc[2]) < 2",
+        "change(linked, 'mean_e2el_ms').mean().iloc[4] > 0",
+        "48 < losses(runs)['found again (%)'].iloc[3] < 52",
+        "7.8 < losses(runs)['found again (%)'].iloc[0] < 8.8",
+        "round(float(np.exp(np.log(1500) - 1.2**2 / 2)), -1) == 730",
+        "np.exp(np.log(1500) - 1.2**2 / 2 + 1.645 * 1.2) > 5000",
+        "10 <= losses(parts['mixed, caching off'])['tax (%)'].iloc[0] <= 23",
+        "round(losses(parts['mixed, caching on'])['tokens lost'].iloc[2] / losses(parts['mixed, caching on'])"
+        "['tokens lost'].iloc[1]) == 13",
+        "change(parts['mixed, caching on'], 'mean_e2el_ms').mean().idxmin() == 'watermark 0.02'",
+        "change(parts['mixed, caching off'], 'mean_e2el_ms').mean().idxmin() == 'watermark 0.02'",
+        "'preempted' not in set(lives['watermark 0.05'].what)",
+        "np.interp(life['from'].iloc[-3], *curves['watermark 0.05']) > 480",
+        "(change(tuned, 'mean_e2el_ms').mean().iloc[[1, 2]] > -4.5).all()",
+        "costs(tuned).preemptions[['reserve_output', '112 seats']].sum() == 0",
+        "change(tuned, 'p99_itl_ms').mean().drop('reserve_output').idxmin() == '112 seats'",
+        "measured['output tokens/s'].idxmax() == simulated['output tokens/s'].idxmax() == '0.05'",
+        "-6.5 < change(runs, 'mean_e2el_ms').mean().iloc[6] < -4.5",
+        "change(overlapped, 'mean_e2el_ms').mean().iloc[2] < -9",
+        "abs(change(overlapped, 'mean_e2el_ms').mean().iloc[1]) < 3",
+        "(change(tuned, 'mean_e2el_ms').iloc[:, 7] < change(runs, 'mean_e2el_ms').iloc[:, 6]).all()",
+    ],
     "06_order_and_fairness": [
         "1.9 < price(1155, 211)['prompt (ms)'] / price(1155, 211)['answer (ms)'] < 2.3",
         "5 < price(300, 600)['answer (ms)'] / price(300, 600)['prompt (ms)'] < 7",
@@ -356,7 +469,7 @@ def as_html(frame: object) -> str:
         return str(frame._repr_html_())
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=BOOKS)
+@pytest.mark.parametrize("source", RUNS, ids=BOOKS)
 def test_running_a_notebook_shows_what_it_holds(source: Path) -> None:
     names: dict[str, Any] = {"__name__": "notebook"}
     code = [cell for cell in notebook(source.stem)["cells"] if cell["cell_type"] == "code"]
@@ -410,7 +523,7 @@ def test_a_notebook_states_its_goal_and_ends_with_two_exercises(source: Path) ->
     assert 1200 < len(prose(source).split()) < 3500  # ten to twenty minutes
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=BOOKS)
+@pytest.mark.parametrize("source", RUNS, ids=BOOKS)
 def test_answers_run_and_hold(source: Path) -> None:
     answers = FOLDER / "answers" / source.name
     text = answers.read_text(encoding="utf-8")

@@ -108,7 +108,9 @@ def test_a_file_named_by_a_scenario_needs_trust(file: Path) -> None:
     Path("marker.py").write_text("open('marker', 'w')\n\ndef f(seq, ctx): return 0\n")
     refused = servetwin("run", "s.yaml", "-o", "out").complaint
     assert refused.startswith("scheduler.order: ")
-    assert refused.endswith("is code in a file; name it on the command line, or read it and pass --trust")
+    assert refused.endswith(
+        "is code in a file; name it on the command line, or read it and pass --trust (in Python trust=True)"
+    )
     Path("m.yaml").write_text("scheduler: {victim: marker.py:f}\n")
     for command in ("run", "check"):
         assert "pass --trust" in servetwin(command, "m.yaml").complaint
@@ -292,7 +294,7 @@ def test_a_list_of_rules_may_name_files_with_and_without_arguments(
     quiet = ("--quiet", "--no-report", "-o")
     refused = servetwin("run", scenario, *quiet, "no").complaint
     assert refused.startswith("kv.eviction: ")
-    assert refused.endswith("pass --trust")
+    assert refused.endswith("pass --trust (in Python trust=True)")
     assert servetwin("run", "deep/s.yaml", "--trust", *quiet, "out").code == 0
     text = Path("out/scenario.yaml").read_text()
     assert text.count("# rules.py sha256 ") == 3

@@ -133,7 +133,7 @@ def test_a_saved_run_runs_again_by_every_command(axis: str) -> None:
     section = "kv" if axis == "eviction" else "scheduler"
     record = {"axis": f"{section}.{axis}", "policy": f"{name}.py:{name}", "sha256": digest}
     assert made.summary["servetwin"]["policies"] == [record]
-    assert servetwin("check", folder).complaint.endswith("pass --trust")
+    assert servetwin("check", folder).complaint.endswith("pass --trust (in Python trust=True)")
     quiet = ("--trust", "--no-report", "--quiet", "-o")
     for command in ("check", folder, "--trust"), ("explain", folder, "3", "--trust"):
         assert servetwin(*command).code == 0

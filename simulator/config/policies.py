@@ -129,7 +129,8 @@ def find_policy(
         raise ConfigError(f"{axis}: unknown {value!r:.80}{suggest(value, table)}, or file.py:name")
     if not trust:
         raise ConfigError(
-            f"{axis}: {value!r} is code in a file; name it on the command line, or read it and pass --trust"
+            f"{axis}: {value!r} is code in a file; name it on the command line, or read it and "
+            "pass --trust (in Python trust=True)"
         )
     file = next((each for each in files if each[:2] == (axis, value)), None) or policy_file(value, axis)
     module = load_module(file)

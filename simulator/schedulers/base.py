@@ -25,7 +25,7 @@ from simulator.schedulers.fetching import cancel_fetch, finish_fetch
 from simulator.schedulers.keys import largest
 from simulator.schedulers.orders import Order, fcfs, priority
 from simulator.schedulers.preempting import VAIN_PREEMPTIONS, Preemption, give_claims_back, give_up
-from simulator.schedulers.preemption import Victim, last_admitted, least_important
+from simulator.schedulers.preemption import VICTIMS, Victim, last_admitted, least_important
 from simulator.schedulers.prefills import take_prefills
 from simulator.schedulers.queue import WaitingQueue
 
@@ -257,6 +257,8 @@ class Scheduler:
         """Return the running sequence that the victim rule gives up first."""
         if self.victim is last_admitted or self.is_stuck:
             return next(reversed(self.running))
+        if any(self.victim is rule for rule in VICTIMS.values()):  # their keys are numbers and have an order
+            return max(self.running, key=lambda seq: self.victim(seq, self.ctx))
         return largest("scheduler.victim", self.victim, self.running, self.ctx)
 
     def preempt(self, seq: Sequence, batch: Batch, num_scheduled: int = 0) -> None:

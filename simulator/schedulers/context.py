@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import SimulatorError
@@ -14,13 +15,18 @@ if TYPE_CHECKING:
     from simulator.schedulers.base import Scheduler
 
 
+NUM_PRICES = 2**16
+"""Prices of chunks that are remembered: a victim rule asks for those of all running sequences each time."""
+
+
 class Context:
     """A read-only view of the scheduler's state, passed to every policy function."""
 
-    __slots__ = ("_scheduler", "_truth", "arriving", "evicted_key", "now")
+    __slots__ = ("_prefill_time", "_scheduler", "_truth", "arriving", "evicted_key", "now")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        self._prefill_time = lru_cache(NUM_PRICES)(self._price_prefill)
         self._truth: Callable[[Sequence], int] | None = None
         self.now = 0.0  # seconds since the run's start, at the current call of schedule or add
         self.arriving = False  # whether an admission rule is asked about an arrival, not about the head
@@ -85,13 +91,20 @@ class Context:
             raise SimulatorError("this policy asks for ctx.step_time, but the scheduler has no latency model")
         return latency.step_time(step)
 
+    def prefill_time(self, num_tokens: int, start: int) -> float:
+        """Predict a step that only computes so many tokens behind `start` others and samples one, s."""
+        return self._prefill_time(num_tokens, start)
+
+    def _price_prefill(self, num_tokens: int, start: int) -> float:
+        return self.step_time(StepFeatures.prefill([(num_tokens, start)]))
+
     def recompute_time(self, num_tokens: int, start: int) -> float:
         """Predict what it takes to compute tokens again behind `start` others, s.
 
         It is their share of a chunk there that fills the token budget.
         """
         budget = self._scheduler.max_num_batched_tokens
-        return self.step_time(StepFeatures.prefill([(budget, start)])) * num_tokens / budget
+        return self.prefill_time(budget, start) * num_tokens / budget
 
     def oracle_remaining(self, seq: Sequence) -> int:
         """The output tokens that a sequence will really still get: the side door of oracles.

@@ -32,4 +32,6 @@ class Continuous(Scheduler):
 
     def steady_steps(self, batch: Batch, limit: float) -> int:
         # the less of its prompt is cached, the sooner the head of the queue needs a step of its own
+        if self.held_by == "budget" and self.head_needs_a_step():
+            return 0
         return unchanged_steps(self, batch, limit, may_evict=not self.waiting.size)

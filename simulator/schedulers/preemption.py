@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from simulator.latency.base import StepFeatures
 from simulator.request import Sequence
 from simulator.schedulers.context import Context
 
@@ -46,7 +45,7 @@ def cheapest_to_recompute(seq: Sequence, ctx: Context) -> Any:
     """The shortest predicted time to compute its tokens again, but for those others hold (RFC 54644)."""
     shared = ctx.shared_tokens(seq)
     rest = max(1, seq.num_computed - shared)
-    return (-ctx.step_time(StepFeatures.prefill([(rest, shared)])), seq.order)
+    return (-ctx.prefill_time(rest, shared), seq.order)
 
 
 def longest_remaining_oracle(seq: Sequence, ctx: Context) -> Any:
