@@ -143,7 +143,7 @@ figure.add_scatter(x=longest, y=longest / 300, name="tokens / 300", mode="lines"
 # | `block.` | `num_hits last_used created depth num_tokens tenant recompute_time` |
 # | `ctx.` the moment | `now waiting num_waiting running free_blocks num_blocks arriving` |
 # | `ctx.` more about one | `cached_tokens(seq) shared_tokens(seq) service(tenant) weight(tenant)` |
-# | `ctx.` prices | `step_time(step) recompute_time(num_tokens, start)` |
+# | `ctx.` prices | `step_time(step) prefill_time(num_tokens, start) recompute_time(num_tokens, start)` |
 #
 # What no server knows is not there: how long an answer will become. `seq.num_output` is how long it is
 # so far. A rule that wants the truth, as a bound for the others, must say so in its name:
@@ -423,8 +423,8 @@ for name in ("most_blocks", "fewest_blocks"):
 # the test costs one line.
 #
 # And the choice hardly matters on this load (notebook 5 has others): `fewest_blocks` cannot be told from
-# it, `most_blocks` is 2.8 % worse. (Of equal keys the first in the order of admission goes, so a key should end with
-# `seq.order`.)
+# it, `most_blocks` is 2.8 % worse. (Of equal keys the first in the order of admission goes, so a key
+# should end with `seq.order`.)
 #
 # ## An eviction
 #

@@ -21,6 +21,8 @@ import pandas as pd
 import pytest
 from plotly.graph_objects import Figure
 
+from simulator import Block, Context, Sequence
+
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SOURCES = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 BOOKS = [source.stem for source in SOURCES]
@@ -536,6 +538,20 @@ def test_the_table_links_every_notebook() -> None:
     table = (FOLDER / "README.md").read_text(encoding="utf-8")
     linked = re.findall(r"\]\((\d\d_\w+)\.ipynb\)", table)
     assert linked == BOOKS
+
+
+def test_what_a_policy_may_read_is_there() -> None:
+    text = (FOLDER / "07_your_own_policy.py").read_text(encoding="utf-8")
+    kinds = {"seq": Sequence, "block": Block, "ctx": Context}
+    rows = re.findall(r"^# \| `(seq|block|ctx)\.`[^|]*\| (.+) \|$", text, flags=re.MULTILINE)
+    named = [
+        (kind, re.findall(r"\w+", re.sub(r"\([^)]*\)", "", span)))
+        for kind, facts in rows
+        for span in re.findall(r"`([^`]+)`", facts)
+        if span != "None"
+    ]
+    assert sum(len(names) for _, names in named) > 35
+    assert [name for kind, names in named for name in names if not hasattr(kinds[kind], name)] == []
 
 
 @pytest.mark.slow
