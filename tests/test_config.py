@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from simulator.config.build import build_machine, build_workload, with_rate
+from simulator.config.build import build_machine
+from simulator.config.build_workload import build_workload, with_rate
 from simulator.config.loading import MAX_FILE_BYTES, bundled_scenarios, load_scenario, parse_value
 from simulator.config.plain_yaml import MAX_DEPTH, dump_yaml, parse_yaml
 from simulator.config.scenario import Scenario

@@ -78,7 +78,7 @@ def test_de_02_a_trace_with_shared_prefixes_gives_the_same_bytes_everywhere(tmp_
 
 @pytest.mark.parametrize("key", ["workload.arrivals", "workload.lengths"])
 def test_another_seed_gives_another_workload_and_a_policy_does_not(key: str) -> None:
-    from simulator.config.build import build_workload
+    from simulator.config.build_workload import build_workload
     from simulator.config.loading import load_scenario
 
     scenario = load_scenario("tiny-cpu")

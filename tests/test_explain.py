@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from simulator.api import load_run, simulate
 from simulator.batch import Batch
-from simulator.config.build import Policies, build_workload
+from simulator.config.build import Policies
+from simulator.config.build_workload import build_workload
 from simulator.config.loading import load_scenario
 from simulator.config.run import run_scenario
 from simulator.config.scenario import Scenario

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simulator.config.build import Policies, build_workload
+from simulator.config.build import Policies
+from simulator.config.build_workload import build_workload
 from simulator.config.loading import load_scenario
 from simulator.config.run import run_scenario
 from simulator.engine.decisions import Decision

@@ -96,7 +96,8 @@ def takes_scenario(command: Callable[..., None]) -> Callable[..., None]:
 
 def choose(source: str, flags: dict[str, Any], axes: dict[str, str | None]) -> Chosen:
     """Resolve a scenario with its flags; ConfigError names the flag that cannot be used."""
-    from simulator.config.build import Policies, with_rate
+    from simulator.config.build import Policies
+    from simulator.config.build_workload import with_rate
     from simulator.config.loading import load_scenario
     from simulator.config.policies import files_named
 

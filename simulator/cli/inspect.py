@@ -117,7 +117,8 @@ def check(
 
         servetwin check chat-a100 --hardware h100-80gb-sxm
     """
-    from simulator.config.build import build_machine, build_scheduler, build_workload
+    from simulator.config.build import build_machine, build_scheduler
+    from simulator.config.build_workload import build_workload
     from simulator.config.policies import suspects
     from simulator.config.wrong_policies import blaming
 

@@ -11,15 +11,8 @@ from importlib.metadata import version
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.config.build import (
-    NO_POLICIES,
-    Machine,
-    Policies,
-    build_machine,
-    build_scheduler,
-    build_workload,
-    client_plan,
-)
+from simulator.config.build import NO_POLICIES, Machine, Policies, build_machine, build_scheduler
+from simulator.config.build_workload import build_workload, client_plan
 from simulator.config.policies import policy_records, suspects
 from simulator.config.scenario import Scenario
 from simulator.config.tenants import slo_of, tenant_limits, tenant_weights, with_deadlines

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.config.build import client_plan
+from simulator.config.build_workload import client_plan
 from simulator.config.run import Run, run_scenario
 from simulator.errors import ConfigError
 from simulator.experiments.bounds_alone import Alone, Prefixes, earliest_arrivals, places_limit

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from simulator.config.axes import split_objects
-from simulator.config.build import NO_POLICIES, Machine, Policies, build_machine, build_workload
+from simulator.config.build import NO_POLICIES, Machine, Policies, build_machine
+from simulator.config.build_workload import build_workload
 from simulator.config.loading import parse_value
 from simulator.config.policies import files_named
 from simulator.config.run import Run, run_scenario

@@ -1,0 +1,194 @@
+"""A run's result and a comparison, as a notebook holds them: tables as frames, figures, reports."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simulator.config.build import NO_POLICIES, Policies
+from simulator.config.run import Run, run_scenario
+from simulator.engine.decisions import Decision
+from simulator.errors import ConfigError, SimulatorError, suggest
+from simulator.experiments.compare import Comparison as _Comparison
+from simulator.experiments.explain import Explanation
+from simulator.experiments.explain import explain as _explain
+from simulator.experiments.run_folder import SavedRun, save_run, write_run_report
+from simulator.metrics.block import result_block
+from simulator.metrics.tables import STATUS, RequestTable, StepTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from plotly.graph_objects import Figure
+
+
+class Result:
+    """What came of a run. `summary` has the keys of `vllm bench serve`, and ours under "servetwin"."""
+
+    def __init__(self, saved: SavedRun, run: Run | None = None, policies: Policies = NO_POLICIES) -> None:
+        self.scenario = saved.scenario
+        self.summary = saved.summary
+        self._saved = saved
+        self._run = run
+        self._policies = policies if run is None else run.policies
+
+    @classmethod
+    def of(cls, run: Run) -> Result:
+        """Wrap a run that was just made."""
+        decisions = None if run.log is None else run.log.lines
+        return cls(SavedRun(run.scenario, run.summary, run.requests, run.steps, decisions), run)
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row per request; times in seconds from the run's start."""
+        table = _frame(self._saved.requests)
+        table["status"] = [STATUS[code] for code in table["status"]]
+        return table
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row per engine step; a saved run without steps.csv is simulated again."""
+        return _frame(self._step_table())
+
+    @cached_property
+    def decisions(self) -> pd.DataFrame:
+        """One row per step with what was decided; simulated again if the run kept no log."""
+        import pandas as pd
+
+        lines = self._saved.decisions
+        if lines is None:
+            log = self._again().log
+            assert log is not None, "decisions were asked for"
+            lines = log.lines
+        columns = {name: None for line in lines for name in line} or Decision.__annotations__
+        return pd.DataFrame(lines, columns=list(columns))
+
+    def plot(self, kind: str = "latency") -> Figure:
+        """Draw one figure; the kinds are the keys of `simulator.experiments.plots.PLOTS`."""
+        from simulator.experiments.plots import PLOTS
+        from simulator.experiments.private_figure import PrivateFigure
+
+        if kind not in PLOTS:
+            raise ConfigError(f"plot: unknown kind {kind!r:.80}{suggest(kind, PLOTS)}")
+        figure = PLOTS[kind](
+            self._saved.requests,
+            self._step_table(),
+            num_blocks=self._own["usable_blocks"],
+            slo=self._own["slo"],
+        )
+        return PrivateFigure(figure)
+
+    @property
+    def _own(self) -> dict[str, Any]:
+        own = self.summary["servetwin"]
+        assert isinstance(own, dict)
+        return own
+
+    def explain(self, request_id: str) -> Explanation:
+        """Tell one request's story; the run is simulated again with an observer."""
+        workload = None if self._run is None else self._run.workload
+        return _explain(self.scenario, request_id, self._policies, workload)
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write the self-contained HTML report."""
+        return write_run_report(self._run or self._again(), Path(path))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a run folder, which every command takes in place of a scenario."""
+        save_run(self._run or self._again(), Path(folder), logs=("decisions",))
+        return Path(folder)
+
+    def _step_table(self) -> StepTable:
+        return self._saved.steps or self._again().steps
+
+    def _again(self) -> Run:
+        """Simulate the run again, its decisions logged; SimulatorError if something else comes out."""
+        before = self._run
+        run = run_scenario(
+            self.scenario,
+            policies=self._policies,
+            machine=None if before is None else before.machine,
+            workload=None if before is None else before.workload,
+            decisions=True,
+        )
+        theirs = {name: value for name, value in self.summary.items() if name != "servetwin"}
+        if theirs != {name: value for name, value in run.summary.items() if name != "servetwin"}:
+            raise SimulatorError(
+                f"{self.scenario.name}: simulated again, its scenario gives another result; the run was made "
+                "by another version, or with a workload or a policy that the scenario does not hold"
+            )
+        run.summary = self.summary
+        self._run, self._policies = run, run.policies
+        return run
+
+    def __str__(self) -> str:
+        own = self._own
+        lines = [result_block(self.summary), own["provenance"], own.get("verdict") or ""]
+        if own.get("unfinished"):
+            lines += own["notes"]  # they say why
+        return "\n".join(filter(None, lines))
+
+    def _repr_html_(self) -> str:
+        from simulator.experiments.report_page import cards_html, escape, pre_html
+        from simulator.experiments.report_summary import key_figures
+
+        own = self._own
+        lead = f"<p><b>{escape(self.scenario.name)}</b>: {escape(own.get('verdict') or '')}</p>"
+        note = f"<p><small>{escape(own['provenance'])}</small></p>"
+        return (
+            lead
+            + cards_html(key_figures(self.summary, own["slo"]))
+            + note
+            + pre_html(result_block(self.summary))
+        )
+
+
+class Comparison:
+    """Candidates that served the same requests. `results` are their runs, `winner` the best by `metric`."""
+
+    def __init__(self, found: _Comparison) -> None:
+        self.metric = found.metric
+        self.winner = found.winner
+        self.results = {name: Result.of(run) for name, run in found.runs.items()}
+        self._found = found
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """One row per candidate with the figures that matter."""
+        import pandas as pd
+
+        return pd.DataFrame(self._found.rows()).set_index("candidate")
+
+    def plot(self, kind: str = "latency") -> Figure:
+        """Draw the candidates over each other: `latency` or `queue`."""
+        from simulator.experiments.compare_plots import COMPARE_PLOTS
+        from simulator.experiments.private_figure import PrivateFigure
+
+        if kind not in COMPARE_PLOTS:
+            raise ConfigError(f"plot: unknown kind {kind!r:.80}{suggest(kind, COMPARE_PLOTS)}")
+        return PrivateFigure(COMPARE_PLOTS[kind](self._found.runs))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write compare.json, report.html and winner/, which is a scenario."""
+        from simulator.experiments.compare_report import save_comparison
+
+        save_comparison(self._found, Path(folder), next(iter(self._found.runs.values())).scenario.name)
+        return Path(folder)
+
+    def __str__(self) -> str:
+        return self._found.text()
+
+    def _repr_html_(self) -> str:
+        from simulator.experiments.report_page import escape, table_html
+
+        titles, rows = self._found.cells()
+        best = f"<p>Best {escape(self.metric)}: <b>{escape(self.winner)}</b></p>"
+        return best + table_html(titles, rows)
+
+
+def _frame(table: RequestTable | StepTable) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame({field.name: getattr(table, field.name) for field in fields(table)})
+    return frame.astype(dict.fromkeys(frame.select_dtypes("int32"), "int64"))  # or products overflow
