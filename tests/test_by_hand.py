@@ -1,4 +1,4 @@
-"""Block tables driven by hand: case KV-02, and that any sequence of moves keeps the books."""
+"""Block tables and a prefix cache driven by hand: case KV-02, and that any moves keep the books."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.kv.by_hand import BlockTables
+from simulator.kv.by_hand import BlockTables, PrefixCache, Served
+from simulator.kv.eviction import EVICTIONS, Eviction, lru
 
 
 def forked(num_blocks: int, num_tokens: int) -> BlockTables:
@@ -92,3 +93,54 @@ def test_each_table_has_a_block_per_started_four_tokens_and_shares_add_up(
         }
         assert round(sum(1 / count for blocks in held.values() for count in blocks), 9) == tables.num_used
         assert tables.num_used + tables.num_free == num_blocks
+
+
+def served(prompts: list[str], num_blocks: int = 8, eviction: Eviction = lru) -> list[Served]:
+    cache = PrefixCache(num_blocks, block_size=4, eviction=eviction)
+    return [cache.serve(prompt) for prompt in prompts]
+
+
+def test_full_blocks_hit_and_never_the_whole_prompt() -> None:
+    """Rule 6.3; a block is named by all that stands before it."""
+    prompts = ["sys.toolHi!?", "sys.toolHi!?", "sys.toolHi!? Why?", "sys.toolHi!...", "Sys.toolHi!?"]
+    assert [(each.num_cached, each.num_computed) for each in served(prompts, num_blocks=99)] == [
+        (0, 12),
+        (8, 4),
+        (12, 5),
+        (8, 6),
+        (0, 12),
+    ]
+
+
+def test_the_tail_goes_first_and_the_prefix_released_last_goes_last() -> None:
+    prompts = ["sys.tool.one", "sys.tool.two", "12345678901234567890", "sys."]
+    assert [each.evicted for each in served(prompts, num_blocks=7)] == [[], [], [".one", ".two"], ["tool"]]
+    assert served(prompts, num_blocks=5)[2].evicted == [".one", ".two", "tool", "sys."]
+
+
+def test_another_eviction_makes_another_choice() -> None:
+    prompts = ["sys.tool", "sys.tool?", "sys.tool!", "Once upon a time", "sys.tool"]
+    assert served(prompts, num_blocks=4)[-1].num_cached == 0
+    assert served(prompts + ["Another story..."] * 2 + ["sys.tool"], 6, EVICTIONS["lfu"])[-1].num_cached == 4
+
+
+@pytest.mark.parametrize("name", EVICTIONS)
+@given(prompts=st.lists(st.text("ab", min_size=1, max_size=20), max_size=12))
+def test_any_eviction_finds_only_what_was_served_and_has_not_gone(name: str, prompts: list[str]) -> None:
+    cache, known = PrefixCache(5, block_size=4, eviction=EVICTIONS[name]), set[str]()
+    for prompt in prompts:
+        each = cache.serve(prompt)
+        blocks = {prompt[:end] for end in range(4, len(prompt) + 1, 4)}
+        assert each.num_cached + each.num_computed == len(prompt)
+        assert each.num_cached % 4 == 0
+        assert all(prompt[:end] in known for end in range(4, each.num_cached + 1, 4))
+        assert all(text in {block[-4:] for block in known} for text in each.evicted)
+        known |= blocks
+
+
+@pytest.mark.parametrize("prompt", ["", "x" * 33])
+def test_a_prompt_that_cannot_be_served_is_refused(prompt: str) -> None:
+    cache = PrefixCache(8, block_size=4)
+    with pytest.raises(ValueError, match=f"1 to 32 tokens, got {len(prompt)}"):
+        cache.serve(prompt)
+    assert cache.serve("x" * 32).num_computed == 32

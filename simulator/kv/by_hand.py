@@ -1,13 +1,18 @@
-"""Block tables by hand: a `BlockManager` driven without scheduler and clock, to see who holds what.
+"""Block tables and a prefix cache by hand: a `BlockManager` driven without scheduler and clock.
 
-Sequences go by name, and their tokens are computed the moment they are added. Copy-on-write follows Kwon et
-al., "PagedAttention" (SOSP 2023), section 4.4; vLLM's V1 scheduler never forks. Left out: the prefix cache.
+Tokens are computed the moment a sequence holds them. Copy-on-write follows Kwon et al., "PagedAttention"
+(SOSP 2023), section 4.4; vLLM's V1 scheduler never forks. `BlockTables` leaves the prefix cache out,
+`PrefixCache` leaves out that requests run side by side.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from simulator.kv.block_manager import BlockManager, held_runs
-from simulator.request import Sequence
+from simulator.kv.eviction import Eviction, lru
+from simulator.kv.prefix import PrefixIds
+from simulator.request import HashRange, Sequence
 
 
 class BlockTables:
@@ -80,3 +85,65 @@ class BlockTables:
         if name not in self._seqs:
             raise ValueError(f"no sequence {name!r}; there are {', '.join(self._seqs) or 'none'}")
         return self._seqs[name]
+
+
+class Served(NamedTuple):
+    """What became of a prompt: tokens found and computed, and the blocks that had to go for it, in order."""
+
+    num_cached: int
+    num_computed: int
+    evicted: list[str]
+
+
+class PrefixCache:
+    """A pool of `num_blocks` blocks that serves one prompt after the other. A character is a token.
+
+    >>> cache = PrefixCache(num_blocks=4, block_size=4)
+    >>> cache.serve("Be kind.Hi")
+    Served(num_cached=0, num_computed=10, evicted=[])
+    >>> cache.serve("Be kind.Hello!!!")
+    Served(num_cached=8, num_computed=8, evicted=[])
+    >>> cache.serve("Oh?!")
+    Served(num_cached=0, num_computed=4, evicted=['o!!!'])
+    """
+
+    def __init__(self, num_blocks: int, block_size: int = 4, eviction: Eviction = lru) -> None:
+        self._kv = BlockManager(num_blocks, block_size, eviction=eviction)
+        self._kv.pool.on_evict = self._note
+        self._kv.attach(self)
+        self._ids = PrefixIds(block_size)
+        self._texts: dict[int, str] = {}  # of cached blocks, by hash
+        self._evicted: list[str] = []
+        self.now = 0.0  # prompts served
+        self.num_blocks = num_blocks
+        self.evicted_key: object = 0.0
+
+    @property
+    def free_blocks(self) -> int:
+        return self._kv.num_free
+
+    def recompute_time(self, num_tokens: int, start: int) -> float:
+        """Price a token at one, whatever stands before it."""
+        return float(num_tokens)
+
+    def serve(self, prompt: str) -> Served:
+        """Hold a prompt, compute what is not cached, and let go of it; ValueError if it can never fit."""
+        size, ranges = self._kv.block_size, list[HashRange]()
+        num_full = self._ids.extend(ranges, 0, [ord(c) for c in prompt])
+        seq = Sequence(
+            prompt, len(prompt), max_tokens=1, hash_ranges=list(ranges), hash_private_from=num_full
+        )
+        self._evicted, self.now = [], self.now + 1
+        hit = self._kv.lookup(seq)
+        found = hit.num_blocks * size
+        rest = len(prompt) - found
+        if not prompt or not self._kv.admit(seq, hit, rest, must_fit=len(prompt), watermark=False):
+            raise ValueError(f"a prompt needs 1 to {self.num_blocks * size} tokens, got {len(prompt)}")
+        for i, block in enumerate(block for lo, hi in ranges for block in range(lo, hi)):
+            self._texts.setdefault(block, prompt[i * size : (i + 1) * size])
+        seq._computed = len(prompt)
+        self._kv.release(seq, len(prompt))
+        return Served(found, rest, self._evicted)
+
+    def _note(self, lo: int, hi: int) -> None:
+        self._evicted += [self._texts.pop(block) for block in range(hi - 1, lo - 1, -1)]
