@@ -129,6 +129,41 @@ QUOTES: dict[str, list[str]] = {
         "caching is {agents.p99_ttft_ms['agentic-a100', 'with prefix caching'] / 1e3:.0f} s",
         "overwritten too, {own.evicted_blocks.iloc[0]:,} of them",
     ],
+    "04_prefix_and_eviction": [
+        "LRU finds {100 * replay.table.hit_rate[2]:.1f} % of the blocks, Belady "
+        "{100 * replay.table.hit_rate[34]:.1f} %, and a cache without limit {about.split()[-1][:-1]} %",
+        "S3-FIFO goes {100 * closed.s3fifo[card]:.0f} % of the way, four others "
+        "{100 * closed.lfu[card]:.0f} %, GDSF {100 * closed.gdsf[card]:.0f} %",
+        "LFU finds {(timed.hits['lfu'] - timed.hits['lru']).mean():.1f} points more",
+        "median TTFT falls by "
+        "{100 - 100 * (timed['median TTFT']['lfu'] / timed['median TTFT']['lru']).mean():.0f} %",
+        "by {(alone['s3fifo'] - alone['lfu']).mean():.1f} points over LFU",
+        "From {(gain.LFU - gain.LRU)[0.5].mean():.1f} points at 0.5 requests a second, the lead of LFU falls "
+        "to {(gain.LFU - gain.LRU)[2.5].mean():.1f} at 2.5, where running requests hold "
+        "{gain.iloc[:, 2][2.5].mean():.0f} % of the blocks",
+        "though LFU loses {coded.groupby(level=[0, 1]).mean().diff().iloc[1, 1]:.1f} points to LRU and not "
+        "{coded.groupby(level=[0, 1]).mean().diff().iloc[1, 0]:.1f}",
+        "It promises LRU {coded.groupby(level=[0, 1]).mean().iloc[3, 0]:.0f} % and LFU "
+        "{coded.groupby(level=[0, 1]).mean().iloc[2, 0]:.0f}; the server finds "
+        "{coded.groupby(level=[0, 1]).mean().iloc[3, 1]:.0f} and "
+        "{coded.groupby(level=[0, 1]).mean().iloc[2, 1]:.0f} %",
+        "A missed history of 65,000 tokens takes {prices['compute (s)'][65536]:.0f} s to compute",
+        "LRU finds {parts.iloc[:, 0].mean():.0f} % in the recorded order, {parts.iloc[:, 1].mean():.0f} % in "
+        "the order as served, and {parts.server.mean():.0f} % on the server",
+        "Belady's rule would find only {parts.iloc[:, 2].mean():.0f} %",
+        "The hits do not depend on the link: {middle.iloc[2:, 0].mean():.1f} % with any",
+        "a mean TTFT of {ratios[0.5].min():.1f} to {ratios[0.5].max():.1f} times that of no host",
+        "it is half, {ratios[1].min():.2f} to {ratios[1].max():.2f} times",
+        "{sessions[0].num_prompt.mean() / 1e3:.0f},000 tokens on average: "
+        "{74_000 * model.kv_bytes_per_token() / seconds(74_000) / 1e9:.2f} GB/s",
+        "With 25 GB/s the mean TTFT is {ttft[25]:.1f} instead of {ttft['none']:.1f} s, mean TPOT "
+        "{middle['TPOT (ms)'][25]:.0f} instead of {middle['TPOT (ms)']['none']:.0f} ms",
+        "{sessions[0].num_prompt.mean() * model.kv_bytes_per_token() / 25e9:.1f} s for a history at 25 GB/s",
+        "{light.iloc[0, 0]:.1f} % of the tokens are found without a host",
+        "its steps are held back for {light.iloc[1, 6]:.0f} s in all, and the mean TTFT rises by "
+        "{100 * (light.iloc[1, 2] / light.iloc[0, 2] - 1):.0f} %. With 25 GB/s it is "
+        "{light.iloc[2, 6]:.0f} s",
+    ],
     "05_preemption_victims": [
         "and {own['usable_blocks']:,} blocks of 16 tokens fit. {len(requests)} requests arrive at "
         "{thrash.workload.arrivals['rate']} a second, with prompts of "
@@ -326,6 +361,30 @@ CLAIMS: dict[str, list[str]] = {
         "agents.loc[('chat-a100', 'without')].equals(agents.loc[('chat-a100', 'with prefix caching')])",
         "(server.requests.num_cached[server.requests.id.str.endswith('.0')] == 0).all()",
         "abs(own.prefix_hit_rate.iloc[0] - own.prefix_hit_rate.iloc[1]) < 1e-4",
+    ],
+    "04_prefix_and_eviction": [
+        "list(hand.num_cached) == [0, 8, 12, 8, 0, 0, 0]",
+        "hand.evicted.iloc[5] == ['How?', 'Hi! ', 'Hi, ', 'tool', 'sys.']",
+        "by_lfu.serve(prompts[6]).num_cached == 8",
+        "abs(replay.table.gap_to_belady[2] - 4 / 5 * (0.699 - replay.table.hit_rate[2])) < 0.005",
+        "(closed.fifo.abs() < 0.005).all() and closed.decay.equals(closed.lfu)",
+        "all(round(closed[name][card], 2) == 0.41 for name in ('sieve', 'slru', 'lfu', 'decay'))",
+        "coding.hit_rate.idxmax() == 8 and coding.hit_rate[:8].idxmax() == 0",
+        "all((timed.hits[name] > timed.hits['lru']).all() for name in POLICIES[1:])",
+        "all((timed['median TTFT'][name] < timed['median TTFT']['lru']).all() for name in POLICIES[1:])",
+        "(alone['s3fifo'] > alone['lfu']).all() and (alone['lfu'] - alone['sieve']).abs().max() < 0.01",
+        "(timed.hits['lfu'] > timed.hits['sieve']).all()",
+        "abs((timed.hits['s3fifo'] - timed.hits['lfu']).mean()) < 0.1",
+        "(gain.LRU[2.5] > gain.LRU[0.5]).all()",
+        "(coded.iloc[:, 2][0.008] < 50).groupby(level=0).mean().min() >= 0.5",
+        "coded.iloc[:, 2][0.008].groupby(level=0).mean().max() < 50",
+        "0.7 < (parts.iloc[:, 0] - parts.iloc[:, 1]).mean() / (parts.iloc[:, 0] - parts.server).mean() < 0.8",
+        "one_copy == timed.hits['lru', 0]",
+        "prices.iloc[:3, 3].between(1.8, 2.1).all() and prices.iloc[:, 3].iloc[2:].is_monotonic_decreasing",
+        "(prices.iloc[:, 0] / prices.iloc[:, 2]).between(11, 50).all()",
+        "prices.iloc[5, 3] > 0.5 and prices.iloc[:, 3].max() < 2.1",
+        "abs(middle['tokens/s'][25] / middle['tokens/s']['room for all'] - 1) < 0.01",
+        "abs(light.iloc[2, 2] / light.iloc[0, 2] - 1) < 0.01 and light.iloc[1, 7] == 0",
     ],
     "05_preemption_victims": [
         "victim.num_preemptions == 16 and life['to'][3] - life['to'][2] < 0.06",
