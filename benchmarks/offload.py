@@ -43,9 +43,9 @@ COLUMNS = {
     "back": "fetched",
 }
 PANELS: dict[str, tuple[str, dict[str, object]]] = {
-    "mean": ("mean TTFT (s, log scale)", {"type": "log", "dtick": 1}),
+    "mean": ("mean TTFT (s, log scale)", {"type": "log", "dtick": 1, "autorange": True}),
     "hit": ("hit rate", {"tickformat": ".0%", "range": [0, 1.02]}),
-    "stall": ("steps held back (s, log scale)", {"type": "log", "dtick": 1}),
+    "stall": ("steps held back (s, log scale)", {"type": "log", "dtick": 1, "autorange": True}),
 }
 
 
