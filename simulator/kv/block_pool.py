@@ -15,8 +15,9 @@ Left out: which physical block is which, since no decision depends on it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from simulator.kv.block_counts import BlockCounts
 from simulator.request import HashRange
 
 
@@ -40,7 +41,7 @@ class Run:
         return f"Run({self.lo}..{self.hi}, refs={self.refs})"
 
 
-class BlockPool:
+class BlockPool(BlockCounts):
     """Counts and cached runs of one GPU's KV blocks.
 
     Cached prefixes have no holes: a block is cached only while its predecessor is, which release order
@@ -52,51 +53,27 @@ class BlockPool:
     """Whether it makes no difference when exactly a block is published."""
 
     def __init__(self, num_blocks: int) -> None:
-        if num_blocks < 1:
-            raise ValueError(f"num_blocks must be >= 1, got {num_blocks}")
-        self.num_blocks = num_blocks
-        self.num_unhashed_free = num_blocks
-        self.num_cached_free = 0
-        self.num_evicted = 0
+        super().__init__(num_blocks)
         self._copies: dict[int, list[Run]] = {}
         self._heap: list[tuple[int, int, Run]] = []  # (released, -lo, run); stale entries are skipped
         self._releases = 0
         self._overdue = 0  # cached blocks already taken whose hashes can still be found
-        self.on_evict: Callable[[int, int], None] | None = None  # told hashes lo..hi-1 as the last copy goes
-
-    @property
-    def num_free(self) -> int:
-        """Blocks that an allocation may take: never used, unhashed, or cached and held by nobody."""
-        return self.num_unhashed_free + self.num_cached_free
 
     @property
     def num_steady(self) -> int:
         """Free blocks that go in an order known beforehand, and of which nobody must be told."""
         return self.num_free if self.on_evict is None else self.num_unhashed_free
 
-    def take(self, n: int) -> None:
-        """Take n free blocks, evicting cached ones when the unhashed ones do not suffice.
+    def _take_cached(self, n: int) -> None:
+        """Count n cached blocks as taken.
 
         Which ones go does not depend on what is released later, so they go when the hashes are next needed.
         """
-        spare = self.num_unhashed_free - n
-        if spare >= 0:
-            self.num_unhashed_free = spare
-            return
-        if -spare > self.num_cached_free:
-            raise ValueError(f"take({n}) exceeds the {self.num_free} free blocks")
-        self.num_unhashed_free = 0
-        self.num_cached_free += spare
-        self.num_evicted -= spare
-        self._overdue -= spare
+        self.num_cached_free -= n
+        self.num_evicted += n
+        self._overdue += n
         if self.on_evict is not None:
             self._evict()
-
-    def give(self, n: int) -> None:
-        """Return n unhashed blocks."""
-        if n > self.num_blocks - self.num_free:
-            raise ValueError(f"give({n}) frees more than the pool's {self.num_blocks} blocks: double free")
-        self.num_unhashed_free += n
 
     def match(self, ranges: Sequence[HashRange], limit: int) -> list[tuple[Run, int]]:
         """Find the longest cached prefix of `ranges`, at most `limit` blocks: runs and blocks of each."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, cast
 
+from simulator.kv.block_counts import BlockCounts
 from simulator.kv.block_pool import Run
 from simulator.kv.cached_block import Block, EvictionContext
 from simulator.kv.eviction import ONE_KEY_A_RUN, Eviction, as_queue, next_victim
@@ -41,7 +42,7 @@ class CachedRun(Run):
         self.block = block
 
 
-class KeyedPool:
+class KeyedPool(BlockCounts):
     """Counts and cached runs of one GPU's KV blocks of `block_size` tokens, with the face of `BlockPool`.
 
     `ctx` must be set before anything is cached.
@@ -53,26 +54,15 @@ class KeyedPool:
     ctx: PoolContext
 
     def __init__(self, num_blocks: int, block_size: int, eviction: Eviction) -> None:
-        if num_blocks < 1:
-            raise ValueError(f"num_blocks must be >= 1, got {num_blocks}")
-        self.num_blocks = num_blocks
-        self.num_unhashed_free = num_blocks
-        self.num_cached_free = 0
-        self.num_evicted = 0
+        super().__init__(num_blocks)
         self._block_size = block_size
         self._queue = as_queue(eviction)
         self._put_back: Callable[[Block], None] | None = getattr(self._queue, "put_back", None)
         self._makes_runs = eviction in ONE_KEY_A_RUN
         self._keeps_state = isinstance(eviction, type)
-        self.on_evict: Callable[[int, int], None] | None = None  # told the hashes of what goes
         self._runs: dict[int, CachedRun] = {}  # by first hash
         self._prices: dict[int, float] = {}  # of a block by its depth, s
         self._price = self._recompute_time
-
-    @property
-    def num_free(self) -> int:
-        """Blocks that an allocation may take: never used, unhashed, or cached and held by nobody."""
-        return self.num_unhashed_free + self.num_cached_free
 
     @property
     def num_steady(self) -> int:
@@ -81,23 +71,6 @@ class KeyedPool:
         A class is asked when a block must go.
         """
         return self.num_unhashed_free if self._keeps_state or self.on_evict else self.num_free
-
-    def take(self, n: int) -> None:
-        """Take n free blocks, evicting cached ones when the unhashed ones do not suffice."""
-        spare = self.num_unhashed_free - n
-        if spare >= 0:
-            self.num_unhashed_free = spare
-            return
-        if -spare > self.num_cached_free:
-            raise ValueError(f"take({n}) exceeds the {self.num_free} free blocks")
-        self.num_unhashed_free = 0
-        self._evict(-spare)
-
-    def give(self, n: int) -> None:
-        """Return n unhashed blocks."""
-        if n > self.num_blocks - self.num_free:
-            raise ValueError(f"give({n}) frees more than the pool's {self.num_blocks} blocks: double free")
-        self.num_unhashed_free += n
 
     def match(self, ranges: Iterable[HashRange], limit: int) -> list[tuple[Run, int]]:
         """Find the longest cached prefix of `ranges`, at most `limit` blocks: runs and blocks of each."""
@@ -221,7 +194,7 @@ class KeyedPool:
         tail.refs, tail.next = run.refs, run.next
         run.hi, run.next, run.block = at, tail, head
 
-    def _evict(self, n: int) -> None:
+    def _take_cached(self, n: int) -> None:
         """Forget n blocks, one run after the other from its tail, as the eviction says."""
         ctx, runs = self.ctx, self._runs
         while n:
