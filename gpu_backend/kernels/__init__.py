@@ -1,0 +1,1 @@
+"""Triton kernels: paged attention, KV writes, the INT8 product. Tested on the CPU in the interpreter."""
