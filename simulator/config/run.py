@@ -20,7 +20,7 @@ from simulator.config.wrong_policies import blaming, policies_in_force, searchin
 from simulator.engine.clients import Progress
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.replica import Observer
-from simulator.engine.serve import Served, serve
+from simulator.engine.serve import MakeExecutor, Served, serve
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel, StepFeatures
 from simulator.metrics.fairness import fairness
@@ -63,8 +63,9 @@ def run_scenario(
     observers: Sequence[Observer] = (),
     progress: Progress | None = None,
     check_invariants: bool = False,
+    make_executor: MakeExecutor | None = None,
 ) -> Run:
-    """Simulate a scenario from start to end.
+    """Simulate a scenario from start to end; with `make_executor`, let a real engine do it.
 
     A machine or workload built before, or another latency model, takes the place of the scenario's own.
     """
@@ -96,6 +97,7 @@ def run_scenario(
             observers=[*observers, *([log] if log else [])],
             progress=progress,
             check_invariants=check_invariants,
+            make_executor=make_executor,
         )
     requests = served.recorder.request_table(workload.requests)
     kept = latencies(requests, scenario.run.warmup).rows

@@ -118,7 +118,7 @@ class Clients:
             self._done(index)
             return
         seq = make_sequence(index, request, replica.scheduler, self._private, now)
-        replica.executor.tell(seq, request.num_output)
+        replica.executor.tell(seq, request)
         replica.submit(seq)
         if request.timeout is not None:
             self._after(request.timeout, lambda: replica.abort(seq, "timeout"))

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from simulator.batch import NOTHING_ENDED, Batch, DecodeGroup, Move, StepResult
 from simulator.engine.links import Links, Moved
 from simulator.latency.base import LatencyModel
-from simulator.request import Sequence
+from simulator.request import Request, Sequence
 
 
 class SimulatedExecutor:
@@ -26,9 +26,9 @@ class SimulatedExecutor:
         self._truth: dict[Sequence, int] = {}
         self._ends: list[tuple[int, int, Sequence]] = []  # (group step at which it ends, order, sequence)
 
-    def tell(self, seq: Sequence, num_output: int) -> None:
-        """Tell the executor, and nobody else, how long a sequence's answer becomes uncut."""
-        self._truth[seq] = num_output
+    def tell(self, seq: Sequence, request: Request) -> None:
+        """Learn, and nobody else does, how long a sequence's answer becomes uncut."""
+        self._truth[seq] = request.num_output
 
     def forget(self, seq: Sequence) -> int:
         """Drop a sequence that has left the engine; return its true output length."""
@@ -43,8 +43,12 @@ class SimulatedExecutor:
         """Return how many tokens a sequence will really still get."""
         return min(self._truth[seq], seq.limit) - seq.num_output
 
-    def execute(self, batch: Batch) -> StepResult:
-        """Run one forward pass and say which sequences sampled the end of their answer."""
+    def end_of(self, batch: Batch, start: float) -> float:
+        """Return when a step begun at `start` ends."""
+        return start + self.latency.step_time(batch)
+
+    def execute(self, batch: Batch, start: float) -> StepResult:
+        """Say which sequences sampled the end of their answer."""
         stopped: list[Sequence] = []
         steps, ends = self._group.steps, self._ends
         if batch.num_sampled > batch.num_decodes:

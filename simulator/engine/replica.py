@@ -23,8 +23,8 @@ import simpy
 
 from simulator.batch import Batch, StepResult
 from simulator.engine.clock import StepEnd, step_ends, towards
+from simulator.engine.executor import Executor
 from simulator.engine.fault import FirstFault
-from simulator.engine.oracle import SimulatedExecutor
 from simulator.engine.progress import ProgressGuard
 from simulator.metrics.recorder import Recorder
 from simulator.request import Sequence
@@ -68,7 +68,7 @@ class Replica:
         self,
         env: simpy.Environment,
         scheduler: Scheduler,
-        executor: SimulatedExecutor,
+        executor: Executor,
         recorder: Recorder,
         *,
         async_scheduling: bool = False,
@@ -131,7 +131,6 @@ class Replica:
 
     def _run(self) -> Wait:
         env, scheduler, recorder, executor = self.env, self.scheduler, self.recorder, self.executor
-        latency = executor.latency
         while True:
             if self._aborts:
                 self._apply_aborts()
@@ -157,8 +156,8 @@ class Replica:
             if self.is_watched:
                 self._show(batch, now)
             if batch.num_tokens:
-                end = start + latency.step_time(batch)
-                result = executor.execute(batch)
+                result = executor.execute(batch, start)
+                end = executor.end_of(batch, start)
                 ends_any = result.stopped or batch.ending
                 if env.peek() <= end or (ends_any and self.on_done is not None):
                     while env.now < end:

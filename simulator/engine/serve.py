@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import simpy
 
 from simulator.engine.clients import OPEN_LOOP, ClientPlan, Clients, Progress
+from simulator.engine.executor import Executor
 from simulator.engine.links import Links
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.engine.replica import Observer, Replica
@@ -32,6 +33,10 @@ def without_gc() -> Iterator[None]:
             gc.enable()
 
 
+MakeExecutor = Callable[[Scheduler, SimulatedExecutor], Executor]
+"""Makes a real executor for a scheduler; it may ask the simulated one for the truth and for predictions."""
+
+
 class Served(NamedTuple):
     """A finished simulation: what was recorded, and the scheduler as it was left."""
 
@@ -51,12 +56,17 @@ def serve(
     progress: Progress | None = None,
     check_invariants: bool = False,
     skip: bool = True,
+    make_executor: MakeExecutor | None = None,
 ) -> Served:
-    """Run requests, given in order of arrival, until all are done or the horizon (s, inclusive) is over."""
+    """Run requests, given in order of arrival, until all are done or the horizon (s, inclusive) is over.
+
+    With `make_executor` another one executes the batches: a real engine.
+    """
     env = simpy.Environment()
     recorder = Recorder(len(requests), scheduler.kv.pool.num_blocks)
     tiers = scheduler.kv.tiers
-    executor = SimulatedExecutor(latency, scheduler.decodes, None if tiers is None else Links(tiers))
+    simulated = SimulatedExecutor(latency, scheduler.decodes, None if tiers is None else Links(tiers))
+    executor = simulated if make_executor is None else make_executor(scheduler, simulated)
     if scheduler.latency is None:
         scheduler.latency = latency
     policies = (scheduler.waiting.order, scheduler.victim, *scheduler.admission)
@@ -70,7 +80,7 @@ def serve(
         async_scheduling=async_scheduling,
         observers=observers,
         check_invariants=check_invariants,
-        skip=skip,
+        skip=skip and make_executor is None,
     )
     Clients(env, replica, requests, plan, progress)
     try:

@@ -15,6 +15,7 @@ from simulator.kv.block_pool import BlockPool, Run
 from simulator.kv.eviction import Eviction, lru
 from simulator.kv.keyed_pool import KeyedPool, PoolContext
 from simulator.kv.tiers import Tiers
+from simulator.kv.watch import BlockWatcher
 from simulator.request import Sequence
 
 
@@ -61,6 +62,7 @@ class BlockManager:
             self.pool = KeyedPool(num_blocks, block_size, eviction)
         if tiers is not None and tiers.offloads:
             self.pool.on_evict = tiers.evicted
+        self.watcher: BlockWatcher | None = None
         self.num_queries = 0  # tokens looked up at admissions
         self.num_hits = 0  # of these, tokens found
 
@@ -68,6 +70,18 @@ class BlockManager:
         """Let the eviction look at the state of a scheduler."""
         if isinstance(self.pool, KeyedPool):
             self.pool.ctx = ctx
+
+    def watch(self, watcher: BlockWatcher) -> None:
+        """Tell a real engine what happens to the blocks; before any are taken."""
+        offload = self.pool.on_evict
+
+        def tell(lo: int, hi: int) -> None:
+            watcher.evicted(lo, hi)
+            if offload is not None:
+                offload(lo, hi)
+
+        self.watcher = watcher
+        self.pool.on_evict = tell
 
     @property
     def num_free(self) -> int:
@@ -118,6 +132,8 @@ class BlockManager:
             pool.hold(run, count)
             seq.runs.append([run, count])
         seq.num_hashed = num_hit
+        if self.watcher is not None:
+            self.watcher.hit(seq, num_hit)
         self.num_queries += seq.num_prompt + seq._output
         self.num_hits += num_hit * size
         pool.take(-(-n // size))
@@ -156,6 +172,8 @@ class BlockManager:
         if (
             publish and not seq.runs and len(seq.hash_ranges) == 1
         ):  # plain: all of its own, nothing published yet
+            if self.watcher is not None:
+                self.watcher.released(seq, num_slots, publish)
             lo, hi = seq.hash_ranges[0]
             hashed = full if full < hi - lo else hi - lo
             pool.num_unhashed_free += held - hashed
@@ -164,6 +182,8 @@ class BlockManager:
             return
         if publish:
             self._register(seq, full)
+        if self.watcher is not None:
+            self.watcher.released(seq, num_slots, publish)
         pool.give(held - seq.num_hashed)
         for run in reversed(list(held_runs(seq))):
             self.pool.drop(run)
@@ -221,6 +241,8 @@ class BlockManager:
                 if have == upto:
                     break
             first += size
+        if self.watcher is not None:
+            self.watcher.published(seq, seq.num_hashed, have)
         seq.num_hashed = have
 
     def _publish_range(self, seq: Sequence, lo: int, hi: int) -> None:

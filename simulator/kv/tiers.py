@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from simulator.kv.watch import TierWatcher
 from simulator.request import Claim, HashRange
 
 
@@ -100,6 +101,7 @@ class Tiers:
     def __init__(self, tiers: Iterable[Tier]) -> None:
         self.memories = [TierMemory(tier) for tier in tiers]
         self.outgoing = [0] * len(self.memories)  # offloaded to each since `take_outgoing`
+        self.watcher: TierWatcher | None = None
         self._first = next((i for i, each in enumerate(self.memories) if each.tier.offload), None)
 
     @property
@@ -172,6 +174,8 @@ class Tiers:
         for block in new:
             self._make_room(tier)
             memory.claim(block)
+            if self.watcher is not None:
+                self.watcher.stored(tier, block)
         for _ in range(num_blocks - len(known)):
             self._make_room(tier)
             memory.num_reserved += 1
@@ -184,6 +188,8 @@ class Tiers:
         elif block not in memory.claimed and self._make_room(tier):
             memory.offloaded[block] = None
             self.outgoing[tier] += 1
+            if self.watcher is not None:
+                self.watcher.stored(tier, block)
 
     def _make_room(self, tier: int) -> bool:
         """Free a block of a full tier; False if all are claimed."""
@@ -195,6 +201,8 @@ class Tiers:
         block, _ = memory.offloaded.popitem(last=False)
         if tier + 1 < len(self.memories) and self.memories[tier + 1].tier.offload:
             self._offload(tier + 1, block)
+        if self.watcher is not None:
+            self.watcher.dropped(tier, block)
         return True
 
     def check(self, claims: Iterable[Claim]) -> None:
