@@ -34,6 +34,13 @@ class RopeScaling:
     high_freq_factor: float = 1.0
     original_max_len: int = 0  # tokens
 
+    def __post_init__(self) -> None:
+        if self.kind == "llama3" and self.high_freq_factor <= self.low_freq_factor:
+            raise ValueError(
+                f"high_freq_factor must be above low_freq_factor, got {self.high_freq_factor:g} "
+                f"and {self.low_freq_factor:g}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
@@ -108,12 +115,11 @@ class DecoderConfig:
         fields = Fields(load_json(path), str(path))
         family = _family(fields)
         model = read_hf_config(path)
-        config = _from_model(model, _sliding_types(fields))
         scaling_fields, theta = _rope_fields(fields)
         biased = family in ("llama", "qwen3") and fields.flag("attention_bias")
         try:
             return replace(
-                config,
+                _from_model(model, _sliding_types(fields)),
                 rms_norm_eps=fields.maybe_number("rms_norm_eps") or DEFAULT_NORM_EPS,
                 rope_theta=theta,
                 rope_scaling=_rope_scaling(scaling_fields, model.max_model_len),

@@ -83,7 +83,7 @@ def attention_inputs(
     contexts = [start + 1 for _, start, _ in decodes]
     first = len(decodes)
     return AttentionInputs(
-        slots=torch.tensor(slots + [dummy * block_size] * padding),
+        slots=torch.tensor(slots + [dummy * block_size] * padding, dtype=torch.int64),
         num_decodes=len(decodes),
         decode_tables=_tables([span[0] for span in decodes]),
         decode_lens=torch.tensor(contexts, dtype=torch.int32),
