@@ -87,8 +87,10 @@ class DecoderConfig:
         """Return how many tokens a row of this layer reads at most, None for all."""
         return self.sliding_window if self.sliding_window and self.sliding_layers[layer] else None
 
-    def first_layers(self, num_layers: int) -> DecoderConfig:
-        """Return the same decoder with its first layers only."""
+    def first_layers(self, num_layers: int | None) -> DecoderConfig:
+        """Return the same decoder with its first layers only, None for all."""
+        if num_layers is None:
+            return self
         if not 1 <= num_layers <= self.num_layers:
             raise ConfigError(f"num_layers must be 1..{self.num_layers}, got {num_layers}")
         return replace(self, num_layers=num_layers, sliding_layers=self.sliding_layers[:num_layers])

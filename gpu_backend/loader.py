@@ -8,6 +8,7 @@ no place for. Pickled weights are never read.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -32,10 +33,10 @@ def load_decoder(
     InputError, in one line, names the file and the tensor where the checkpoint is not what config.json says.
     """
     folder = checkpoint_folder(source)
-    config = DecoderConfig.read(folder)
+    config = DecoderConfig.read(folder).first_layers(num_layers)
     with Checkpoint(folder) as checkpoint:
-        decoder = _build(config, device, dtype, num_layers, checkpoint.fill)
-        checkpoint.refuse_strangers(decoder.config.num_layers, config.tied_embeddings)
+        decoder = _Builder(config, device, dtype, checkpoint.fill).decoder()
+        checkpoint.refuse_strangers(config.num_layers, config.tied_embeddings)
     return decoder
 
 
@@ -56,61 +57,61 @@ def random_decoder(
         mean = 1.0 if name.endswith("norm.weight") else 0.0
         target.normal_(mean, INIT_SCALE, generator=generator)
 
-    return _build(config, device, dtype, num_layers, fill)
+    return _Builder(config.first_layers(num_layers), device, dtype, fill).decoder()
 
 
-def _build(
-    config: DecoderConfig,
-    device: torch.device | str,
-    dtype: torch.dtype,
-    num_layers: int | None,
-    fill: Fill,
-) -> Decoder:
-    """Make the decoder layer by layer, asking `fill` for every tensor by its checkpoint name."""
-    config = config if num_layers is None else config.first_layers(num_layers)
-    device = torch.device(device)
+@dataclass
+class _Builder:
+    """Makes a decoder layer by layer, asking `fill` for every tensor by its checkpoint name."""
 
-    def new(*shape: int) -> Tensor:
-        return torch.empty(shape, device=device, dtype=dtype)
+    config: DecoderConfig
+    device: torch.device | str
+    dtype: torch.dtype
+    fill: Fill
 
-    def filled(name: str, *shape: int) -> Tensor:
-        target = new(*shape)
-        fill(name, target)
-        return target
+    def decoder(self) -> Decoder:
+        config = self.config
+        vocabulary = (config.vocab_size, config.hidden_size)
+        embedding = self._tensor("model.embed_tokens.weight", *vocabulary)
+        layers = [self._layer(f"model.layers.{index}") for index in range(config.num_layers)]
+        final_norm = self._tensor("model.norm.weight", config.hidden_size)
+        head = embedding if config.tied_embeddings else self._tensor("lm_head.weight", *vocabulary)
+        rope = rope_table(config, torch.device(self.device), self.dtype)
+        return Decoder(config, embedding, layers, final_norm, Linear(head), rope)
 
-    def linear(place: str, rows: dict[str, int], columns: int, bias: bool) -> Linear:
-        """One matrix of several of the checkpoint, its rows one part below the other."""
+    def _layer(self, at: str) -> Layer:
+        config, attention, mlp = self.config, f"{at}.self_attn", f"{at}.mlp"
+        hidden, width, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+        queries, keys, values = config.qkv_sizes
+        qkv = {"q_proj": queries, "k_proj": keys, "v_proj": values}
+        return Layer(
+            attention_norm=self._tensor(f"{at}.input_layernorm.weight", hidden),
+            qkv=self._linear(attention, qkv, hidden, config.qkv_bias),
+            q_norm=self._tensor(f"{attention}.q_norm.weight", head_dim) if config.qk_norm else None,
+            k_norm=self._tensor(f"{attention}.k_norm.weight", head_dim) if config.qk_norm else None,
+            out=self._linear(attention, {"o_proj": hidden}, queries, config.out_bias),
+            mlp_norm=self._tensor(f"{at}.post_attention_layernorm.weight", hidden),
+            gate_up=self._linear(mlp, {"gate_proj": width, "up_proj": width}, hidden, config.mlp_bias),
+            down=self._linear(mlp, {"down_proj": hidden}, width, config.mlp_bias),
+        )
+
+    def _linear(self, place: str, rows: dict[str, int], columns: int, bias: bool) -> Linear:
+        """Make one matrix of several of the checkpoint, the rows of one below those of the other."""
         total = sum(rows.values())
-        fused = Linear(new(total, columns), new(total) if bias else None)
+        fused = Linear(self._empty(total, columns), self._empty(total) if bias else None)
         first = 0
         for name, count in rows.items():
             part = slice(first, first + count)
-            fill(f"{place}.{name}.weight", fused.weight[part])
+            self.fill(f"{place}.{name}.weight", fused.weight[part])
             if fused.bias is not None:
-                fill(f"{place}.{name}.bias", fused.bias[part])
+                self.fill(f"{place}.{name}.bias", fused.bias[part])
             first += count
         return fused
 
-    hidden, width, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
-    embedding = filled("model.embed_tokens.weight", config.vocab_size, hidden)
-    queries, keys, values = config.qkv_sizes
-    qkv = {"q_proj": queries, "k_proj": keys, "v_proj": values}
-    layers = []
-    for index in range(config.num_layers):
-        at = f"model.layers.{index}"
-        attention, mlp = f"{at}.self_attn", f"{at}.mlp"
-        layers.append(
-            Layer(
-                attention_norm=filled(f"{at}.input_layernorm.weight", hidden),
-                qkv=linear(attention, qkv, hidden, config.qkv_bias),
-                q_norm=filled(f"{attention}.q_norm.weight", head_dim) if config.qk_norm else None,
-                k_norm=filled(f"{attention}.k_norm.weight", head_dim) if config.qk_norm else None,
-                out=linear(attention, {"o_proj": hidden}, queries, config.out_bias),
-                mlp_norm=filled(f"{at}.post_attention_layernorm.weight", hidden),
-                gate_up=linear(mlp, {"gate_proj": width, "up_proj": width}, hidden, config.mlp_bias),
-                down=linear(mlp, {"down_proj": hidden}, width, config.mlp_bias),
-            )
-        )
-    final_norm = filled("model.norm.weight", hidden)
-    head = embedding if config.tied_embeddings else filled("lm_head.weight", config.vocab_size, hidden)
-    return Decoder(config, embedding, layers, final_norm, Linear(head), rope_table(config, device, dtype))
+    def _tensor(self, name: str, *shape: int) -> Tensor:
+        target = self._empty(*shape)
+        self.fill(name, target)
+        return target
+
+    def _empty(self, *shape: int) -> Tensor:
+        return torch.empty(shape, device=self.device, dtype=self.dtype)

@@ -41,7 +41,7 @@ class _Plan(NamedTuple):
 
 
 class SdpaGather:
-    """Keeps the plan of the last step: new AttentionInputs for each step, please, or changes go unseen."""
+    """Keeps the plan of the last step, known by its AttentionInputs: inputs changed in place go unseen."""
 
     def __init__(self, *, padding_per_call: int = 512) -> None:
         """`padding_per_call`: padded tokens a group may have before a further call is cheaper.
