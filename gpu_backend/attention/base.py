@@ -44,6 +44,8 @@ class AttentionInputs:
 class AttentionBackend(Protocol):
     """Attend from the rows of a step to the paged KV of their sequences, causally."""
 
+    name: str  # as results and profiles have it
+
     def write(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         """Put k and v, (rows, kv_heads, head_dim), into the pages at `slots`.
 

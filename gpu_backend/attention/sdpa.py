@@ -43,6 +43,8 @@ class _Plan(NamedTuple):
 class SdpaGather:
     """Keeps the plan of the last step, known by its AttentionInputs: inputs changed in place go unseen."""
 
+    name = "sdpa"
+
     def __init__(self, *, padding_per_call: int = 512) -> None:
         """`padding_per_call`: padded tokens a group may have before a further call is cheaper.
 
