@@ -31,10 +31,11 @@ class KvTensors:
         self.dummy_block = num_blocks
         shape = (num_layers, 2, num_blocks + 1, block_size, num_kv_heads, head_dim)
         self.pages = torch.zeros(shape, dtype=dtype, device=device)
+        self._layers = [(layer[0], layer[1]) for layer in self.pages]
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """Return one layer's pages of K and of V, each (num_blocks + 1, block_size, kv_heads, head_dim)."""
-        return self.pages[index, 0], self.pages[index, 1]
+        return self._layers[index]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy blocks within the device: what copy-on-write needs."""
