@@ -27,11 +27,7 @@ def mix(z: Hashes) -> Hashes:
 
 
 def fold(*parts: int | Hashes) -> Hashes:
-    """Return one key for each tuple of integers 0 .. 2**64 - 1; arrays broadcast, and order counts.
-
-    >>> fold(1, np.arange(3, dtype=np.uint64)).shape
-    (3,)
-    """
+    """Return one key for each tuple of integers 0 .. 2**64 - 1, (n,): arrays broadcast, and order counts."""
     key = np.zeros(1, np.uint64)
     for part in parts:
         key = mix(key + np.uint64(GAMMA)) ^ np.asarray(part, np.uint64)
