@@ -76,7 +76,7 @@ def verify_all(
         for i, proposed in enumerate(drafts)
         for j, draft in enumerate([*proposed, None])
     ]
-    if draft_probs is None:
+    if draft_probs is None or all(each.is_greedy for each in params):  # then p is 0 or 1: equal tokens pass
         return _verify_fixed(logits, drafts, rows)
     return _verify_drawn(logits, drafts, draft_probs, rows)
 

@@ -112,18 +112,18 @@ def test_temperature_top_k_and_top_p_shape_the_target_before_verification() -> N
     assert p_value([row[0] for row in tokens], law) > 0.01
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("temperatures", [(0.0, 0.0), (0.8, 0.8), (0.0, 0.8), (0.8, 0.0)])
 @pytest.mark.parametrize("is_drawn", [False, True])
 def test_a_batch_of_ragged_drafts_gives_each_sequence_what_it_gets_alone(
-    temperature: float, is_drawn: bool
+    temperatures: tuple[float, float], is_drawn: bool
 ) -> None:
     rng = random.Random(7)
     generator = torch.Generator().manual_seed(7)
-    drafts = [[rng.randrange(VOCAB) for _ in range(k)] for k in (0, 3, 1, 0, 4, 2)]
+    drafts = [[rng.randrange(VOCAB) for _ in range(k)] for k in (0, 3, 1, 0, 4, 2, 9, 9)]
     rows, total = sum(len(d) + 1 for d in drafts), sum(len(d) for d in drafts)
     logits = torch.randn(rows, VOCAB, generator=generator)
     probs = torch.randn(total, VOCAB, generator=generator).softmax(-1) if is_drawn else None
-    params = [SamplingParams(temperature, seed=i) for i in range(len(drafts))]
+    params = [SamplingParams(temperatures[i % 2], seed=i) for i in range(len(drafts))]
     positions = [rng.randrange(100) for _ in drafts]
     together = verify_all(logits, drafts, probs, params, positions)
     row = at = 0
