@@ -1,11 +1,11 @@
 """Which physical block holds what: the tables behind the scheduler's counts.
 
-The scheduler counts blocks and names cached ones by hashes (`simulator.kv`); it never says which block is which,
-since no decision depends on it. This keeps the tables from what a `BlockWatcher` is told. One physical block
+The scheduler counts blocks and names cached ones by hashes (`simulator.kv`); it never says which block is
+which, since no decision depends on it. This keeps the tables from what a `BlockWatcher` is told. One block
 serves each hash, where vLLM's pool may count two copies, so never more blocks are held here than are counted
 there. An evicted block stays intact until the step that may overwrite it has begun; what must be copied away
-before is found in `leaving` and `left`. `filled` says how many tokens of a block have their KV, so that a hit on
-a block that was published and never computed (its owner lost it in the same step) is seen and mended.
+before is found in `leaving` and `left`. `filled` says how many tokens of a block have their KV, so that a hit
+on a block that was published and never computed (its owner lost it in the same step) is seen and mended.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class BlockTables:
 
     def of(self, seq: Sequence) -> Blocks:
         """Return a sequence's row of the matrix."""
-        return self.matrix[self.tables[seq].row]
+        row: Blocks = self.matrix[self.tables[seq].row]
+        return row
 
     def find(self, block_hash: int) -> int | None:
         """Return the block that holds a hash, or held it until this step."""

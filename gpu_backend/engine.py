@@ -1,7 +1,7 @@
 """The engine as a user holds it: a scenario, a device, a clock; `replay` gives a `Result`.
 
-It builds what a simulation builds (scheduler, workload, memory counts) and hands the loop an executor that runs a
-model. So a replay writes the same tables, log and summary, and `diff` can compare the two.
+It builds what a simulation builds (scheduler, workload, memory counts) and hands the loop an executor that
+runs a model. So a replay writes the same tables, log and summary, and `diff` can compare the two.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gpu_backend.attention.base import AttentionBackend
+from gpu_backend.attention.choose import choose_attention
 from gpu_backend.block_tables import BlockTables
 from gpu_backend.decoder_config import DecoderConfig
 from gpu_backend.device import check_room, choose_device, device_name, free_bytes
@@ -22,6 +22,7 @@ from gpu_backend.loader import load_decoder, random_decoder
 from gpu_backend.model import Decoder
 from gpu_backend.runner import Runner
 from gpu_backend.token_book import TokenBook, TokenIds
+from gpu_backend.tokens import prompt_tokens
 from simulator.config.build import Machine, build_machine
 from simulator.config.choose import choose
 from simulator.config.run import Run, run_scenario
@@ -36,6 +37,7 @@ from simulator.schedulers.base import Scheduler
 
 CLOCKS = ("wall", "predicted")
 RANDOM = "random"
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
 class Engine:
@@ -43,7 +45,9 @@ class Engine:
 
     `weights` is a folder with a checkpoint, or "random". `clock` is "wall" or "predicted" (see `executor`).
     Policies are those of `simulate`: batching, order, victim, eviction, preemption, admission, by name or as
-    Python objects. `threads` bounds PyTorch's on the CPU. ConfigError or InputError says what cannot be used.
+    Python objects. `threads` bounds PyTorch's on the CPU. Without `kv_cache` every step computes its
+    sequences from their first token on, as a naive decoder would. ConfigError or InputError says what cannot
+    be used.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Engine:
         weights: str | Path = RANDOM,
         attention: str = "auto",
         threads: int = 1,
+        kv_cache: bool = True,
         set: Mapping[str, object] | None = None,
         trust: bool = False,
         **policies: object,
@@ -63,12 +68,13 @@ class Engine:
             raise ConfigError(f"--clock {clock!r:.40}: must be one of {', '.join(CLOCKS)}")
         self.scenario, self.policies = choose(scenario, set, trust=trust, **policies)
         self.clock: Clock = clock
+        self.kv_cache = kv_cache
         self.device = choose_device(device)
         if self.device.type == "cpu":
             torch.set_num_threads(threads)
         self.machine: Machine = build_machine(self.scenario)
         self.dtype = _dtype(self.machine, self.device)
-        self.attention = _attention(attention, self.device)
+        self.attention = choose_attention(attention, self.device)
         self.weights = str(weights)
         self.decoder = self._load(weights)
         self.executor: TorchExecutor | None = None  # of the last replay
@@ -107,10 +113,13 @@ class Engine:
         runner = Runner(self.decoder, self._kv, tables, TokenBook(), self.attention)
         if self.clock == "wall":
             runner.warm_up()
-        self.executor = TorchExecutor(scheduler, simulated, runner, self._prompt, clock=self.clock)
+        self.executor = TorchExecutor(
+            scheduler, simulated, runner, self.prompt, clock=self.clock, kv_cache=self.kv_cache
+        )
         return self.executor
 
-    def _prompt(self, request: Request, index: int) -> TokenIds:
+    def prompt(self, request: Request, index: int) -> TokenIds:
+        """Return the token ids that stand for a request's prompt; `index` is its row in the workload."""
         size, vocab = self.scenario.kv.block_size, self.decoder.config.vocab_size
         return prompt_tokens(request, size, vocab, self.scenario.seed, index)
 
@@ -130,16 +139,14 @@ class Engine:
         """Allocate the scenario's KV blocks; ConfigError says how many would fit."""
         config, size = self.decoder.config, self.scenario.kv.block_size
         num_blocks = self.machine.kv.usable_blocks
-        per_block = (
-            2 * config.num_layers * size * config.num_kv_heads * config.head_dim * self.dtype.itemsize
-        )
+        per_block = 2 * config.num_layers * size * config.num_kv_heads * config.head_dim * self.dtype.itemsize
         fit = max(free_bytes(self.device) // per_block - 1, 0)
         check_room(
             num_blocks * per_block,
             self.device,
             f"{num_blocks:,} KV blocks",
-            f"{fit:,} would fit; lower kv.gpu_memory_utilization, or set kv.num_gpu_blocks_override to at most "
-            f"{fit + 1}",
+            f"{fit:,} would fit; lower kv.gpu_memory_utilization, or set kv.num_gpu_blocks_override to at "
+            f"most {fit + 1}",
         )
         return KvTensors(
             config.num_layers,
@@ -176,12 +183,28 @@ def _notes(made: Run) -> list[str]:
     return notes
 
 
+def _check_same_shape(config: DecoderConfig, machine: Machine, weights: str | Path) -> None:
+    """Raise ConfigError unless a checkpoint has the sizes that the scenario's memory was counted for."""
+    model = machine.model
+    for name in ("num_layers", "hidden_size", "num_kv_heads", "head_dim", "vocab_size"):
+        mine, theirs = getattr(model, name), getattr(config, name)
+        if mine != theirs:
+            raise ConfigError(
+                f"--weights {weights}: {name} is {theirs}, and {mine} in the scenario's model {model.name}; "
+                f"name the checkpoint's config.json with --model"
+            )
+    if machine.max_model_len > config.max_model_len:
+        raise ConfigError(
+            f"model.max_model_len: {machine.max_model_len} exceeds the checkpoint's {config.max_model_len}"
+        )
+
+
 def _dtype(machine: Machine, device: torch.device) -> torch.dtype:
     """Compute in the model's type on CUDA, in float32 on the CPU."""
     if device.type == "cpu":
         return torch.float32
-    kind = getattr(torch, machine.model.dtype, None)
-    if kind not in (torch.float16, torch.bfloat16, torch.float32):
-        raise ConfigError(f"model.dtype: the engine computes in bfloat16, float16 or float32, "
-                          f"not {machine.model.dtype}")
-    return kind
+    if machine.model.dtype not in DTYPES:
+        raise ConfigError(
+            f"model.dtype: the engine computes in {', '.join(DTYPES)}, not {machine.model.dtype}"
+        )
+    return DTYPES[machine.model.dtype]

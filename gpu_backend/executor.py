@@ -1,10 +1,10 @@
 """The executor that computes: a real model behind the seam that the simulated one serves.
 
 Policies, block counts and the loop are the simulator's own objects. Under the *predicted* clock the model
-computes and time passes as the latency model says, so that a run is deterministic and its decisions must be the
-simulation's. Under the *wall* clock time is what the device took, with everything between two steps: deciding,
-building the batch, sampling, bookkeeping. Requests that replay a trace stop at their true length, whatever the
-model says; others stop at an end-of-sequence token too.
+computes and time passes as the latency model says, so that a run is deterministic and its decisions must be
+the simulation's. Under the *wall* clock time is what the device took, with everything between two steps:
+deciding, building the batch, sampling, bookkeeping. Requests that replay a trace stop at their true length,
+whatever the model says; others stop at an end-of-sequence token too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Clock = Literal["wall", "predicted"]
 class TorchExecutor:
     """Executes batches with a runner. Implements `simulator.engine.executor.Executor`.
 
-    `prompt(request, index)` gives a request's token ids; `stop_ids` end an answer early.
+    `prompt(request, index)` gives a request's token ids; `stop_ids` end an answer early. Without `kv_cache`
+    every row computes its whole sequence again, as a naive decoder does.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class TorchExecutor:
         *,
         clock: Clock = "wall",
         stop_ids: Collection[int] = (),
+        kv_cache: bool = True,
     ) -> None:
         self.latency = simulated.latency
         self.clock = clock
@@ -55,6 +57,7 @@ class TorchExecutor:
         self._runner = runner
         self._prompt = prompt
         self._stop_ids = frozenset(stop_ids)
+        self._kv_cache = kv_cache
         self._tables: BlockTables = runner.tables
         tiers = scheduler.kv.tiers
         self._tiers = None if tiers is None else TierBlocks(tiers, runner.tables, runner.kv)
@@ -67,10 +70,12 @@ class TorchExecutor:
         self._runner.tokens.open(seq, self._prompt(request, seq.index), longest)
 
     def forget(self, seq: Sequence) -> int:
-        ids = self._runner.tokens[seq]
-        self.answers[seq.index] = ids[seq.num_prompt : seq.num_prompt + seq.num_output].tolist()
+        true_length = self._simulated.forget(seq)
+        num_output = min(seq.num_output, true_length)  # a row may have been wasted on it (rule 8.4)
+        answer = self._runner.tokens[seq][seq.num_prompt : seq.num_prompt + num_output]
+        self.answers[seq.index] = answer.tolist()
         self._runner.tokens.close(seq)
-        return self._simulated.forget(seq)
+        return true_length
 
     def remaining(self, seq: Sequence) -> int:
         return self._simulated.remaining(seq)
@@ -103,6 +108,9 @@ class TorchExecutor:
             self._wait_until(start)
         rows = list(rows_of(batch, self._scheduler))
         self.num_mended += place(rows, self._tables)
+        if not self._kv_cache:
+            for row in rows:
+                row.start, row.num_tokens = 0, row.end
         if self._tiers is not None:
             self._tiers.flush()
         self._tables.step_begins()

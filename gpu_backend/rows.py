@@ -1,7 +1,7 @@
 """From the scheduler's batch to rows: which tokens of which sequence a step computes.
 
-The batch describes its decodes by sums; an engine needs them one by one. A row starts earlier than decided where
-a block that the scheduler counts as cached was never computed (see `block_tables`).
+The batch describes its decodes by sums; an engine needs them one by one. A row starts earlier than decided
+where a block that the scheduler counts as cached was never computed (see `block_tables`).
 """
 
 from __future__ import annotations

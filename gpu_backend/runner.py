@@ -68,6 +68,30 @@ class Runner:
         sampled = [at[id(row)] for row in rows if row.samples]
         return self.decoder.head(hidden[self._to_device(np.array(sampled, dtype=np.int64))])
 
+    @torch.inference_mode()
+    def warm_up(self, sizes: Many[int] = (1, 16, 64)) -> None:
+        """Compute decodes of the dummy block, so that the first step of a run is like any other."""
+        for size in sizes:
+            zeros = self._to_device(np.zeros(size, dtype=np.int64))
+            hidden = self.decoder.forward(zeros, zeros, self.kv, self.dummies(size), self.attention)
+            self.decoder.head(hidden)
+
+    def dummies(self, num_decodes: int, num_blocks: int = 1) -> AttentionInputs:
+        """Return inputs of decodes that read and write the dummy block alone; their tables have a width."""
+        dummy, nothing = self.kv.dummy_block, np.zeros(0, dtype=np.int32)
+        tables = np.full((num_decodes, num_blocks), dummy, dtype=np.int32)
+        return AttentionInputs(
+            slots=self._to_device(np.full(num_decodes, dummy * self.kv.block_size, dtype=np.int64)),
+            num_decodes=num_decodes,
+            decode_tables=self._to_device(tables),
+            decode_lens=self._to_device(np.ones(num_decodes, dtype=np.int32)),
+            decode_contexts=[1] * num_decodes,
+            chunks=[],
+            chunk_tables=self._to_device(nothing.reshape(0, 1)),
+            chunk_starts=self._to_device(np.zeros(1, dtype=np.int32)),
+            chunk_lens=self._to_device(nothing),
+        )
+
     def _flatten(self, rows: Many[Row]) -> tuple[Tensor, Tensor, AttentionInputs]:
         """Return token ids, positions and attention inputs of rows that are in order, decodes first."""
         size, matrix, tables = self.kv.block_size, self.tables.matrix, self.tables.tables

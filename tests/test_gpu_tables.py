@@ -18,7 +18,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pairwise import pairwise  # noqa: E402
-from test_every_policy import AXES, PLAIN, assert_conserved, load, run  # noqa: E402
+from test_every_policy import AXES, CLOCK, PLAIN, assert_conserved, load, run  # noqa: E402
 
 from gpu_backend.block_tables import BlockTables  # noqa: E402
 from gpu_backend.executor import TorchExecutor  # noqa: E402
@@ -27,9 +27,11 @@ from gpu_backend.rows import Row  # noqa: E402
 from gpu_backend.token_book import TokenBook, TokenIds  # noqa: E402
 from simulator.engine.decisions import DecisionLog  # noqa: E402
 from simulator.engine.oracle import SimulatedExecutor  # noqa: E402
-from simulator.engine.serve import Served  # noqa: E402
+from simulator.engine.serve import Served, serve  # noqa: E402
+from simulator.kv.block_manager import BlockManager  # noqa: E402
 from simulator.request import Request  # noqa: E402
-from simulator.schedulers import Scheduler  # noqa: E402
+from simulator.schedulers import BATCHING, Scheduler  # noqa: E402
+from simulator.schedulers.preemption import VICTIMS  # noqa: E402
 
 VOCAB = 97
 
@@ -113,3 +115,43 @@ def assert_same_run(combination: dict[str, str], seed: int) -> None:
 def test_every_pair_of_policies_computes_with_the_right_blocks(combination: dict[str, str]) -> None:
     for seed in (0, 5, 8):
         assert_same_run(combination, seed)
+
+
+def test_a_hit_on_a_block_that_was_never_computed_is_mended() -> None:
+    """A chunk publishes a block, its owner loses it in the same step, and hits it at readmission.
+
+    vLLM's rules allow that (3.8 with 6.4 and 7.1): a victim that the step has served already leaves the blocks
+    that it was about to fill in the cache. Found among random loads; without mending the ids read are wrong.
+    """
+    rng = np.random.default_rng(452)
+    requests: list[Request] = []
+    arrival = 0.0
+    for i in range(14):
+        arrival += float(rng.choice([0.0, 0.1, 0.4, 1.0]))
+        num_prompt, num_output = int(rng.integers(3, 70)), int(rng.integers(1, 30))
+        shared = min(int(rng.integers(0, 8)), num_prompt // 4)
+        family = 1000 * int(rng.integers(0, 2))
+        hashes = ((family, family + shared),) if shared else ()
+        priority = int(rng.integers(0, 3))
+        requests.append(
+            Request(f"r{i}", arrival, num_prompt, num_output, num_output + 2, hashes, priority=priority)
+        )
+    rng.choice(6), rng.choice(["priority", "fcfs"])
+    scheduler = BATCHING["chunked"](
+        BlockManager(int(rng.integers(20, 36)), 4),
+        victim=VICTIMS["first_admitted"],
+        max_num_seqs=int(rng.integers(2, 7)),
+        max_num_batched_tokens=int(rng.choice([8, 12, 24])),
+        max_model_len=110,
+        long_prefill_token_threshold=int(rng.choice([0, 4, 8])),
+        scheduler_reserve_full_isl=bool(rng.integers(0, 2)),
+    )
+    made = []
+
+    def make(scheduler: Scheduler, simulated: SimulatedExecutor) -> TorchExecutor:
+        stamps: Any = Stamps(scheduler.kv.pool.num_blocks, 4, scheduler.max_model_len)
+        made.append(TorchExecutor(scheduler, simulated, stamps, ids_of, clock="predicted"))
+        return made[0]
+
+    serve(requests, scheduler, CLOCK, make_executor=make)
+    assert made[0].num_mended == 4
