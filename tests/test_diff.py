@@ -206,7 +206,7 @@ def test_step_times_are_compared_by_kind(machine: Run) -> None:
 
 
 def test_padded_and_speculative_steps_are_kinds_of_their_own() -> None:
-    static = simulated(BUSY.with_(**{"scheduler.batching": "static"}))
+    static = simulated(BUSY.with_(**{"scheduler.batching": "static", "latency": {"kind": "roofline"}}))
     times = step_times(static.steps, static.machine.latency)
     errors = {each.kind: each for each in by_kind(times)}
     assert list(errors) == ["decode", "prefill", "padded"]

@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 from measured_runs import TINY, measured, saved, simulated
 
+from simulator.batch import Batch, DecodeGroup
+from simulator.config.build_workload import build_workload
 from simulator.config.loading import load_scenario
 from simulator.config.run import Run
+from simulator.engine.oracle import SimulatedExecutor
+from simulator.engine.recorded import RecordedExecutor
 from simulator.errors import InputError
 from simulator.experiments.diff import figures
-from simulator.experiments.resimulate import addend, resimulate
+from simulator.experiments.resimulate import addend, pin, resimulate
 from simulator.experiments.run_folder import SavedRun, load_run, save_run
 from simulator.metrics.tables import RequestTable
 from simulator.schedulers import BATCHING
@@ -141,6 +145,9 @@ def test_one_block_less_decides_otherwise() -> None:
     assert reach["told"][0].startswith(f"after step {reach['last_alike']} the steps are unlike")
     alike = slice(0, reach["last_alike"] + 1)
     assert np.array_equal(again.steps.end[alike], run.steps.end[alike])
+    recorded = {round(float(s), 9) for s in run.steps.end - run.steps.start}
+    taken = [round(float(s), 9) in recorded for s in again.steps.end - again.steps.start]
+    assert sum(taken) == reach["num_played"], "durations of the record are played on"
 
 
 def test_steps_beyond_the_record_take_what_the_model_predicts() -> None:
@@ -170,6 +177,30 @@ def test_what_cannot_be_simulated_again_is_told() -> None:
         InputError, match=r"^tiny-cpu: has no steps.csv; a run is re-simulated from --log all"
     ):
         resimulate(run)
+
+
+def test_of_equal_moments_the_first_admitted_was_first() -> None:
+    run = saved(measured(TINY.with_(**{"workload.arrivals": {"kind": "all_at_once"}})))
+    assert run.decisions is not None
+    for decision in run.decisions:
+        decision["chunks"] = [
+            ({"0": "1", "1": "0"}.get(name, name), n, at) for name, n, at in decision["chunks"]
+        ]
+    workload = build_workload(run.scenario, 512)
+    pinned, _ = pin(run, workload)
+    assert pinned.requests.ids[:3] == ["1", "0", "2"]
+    assert pinned.num_prompt[:2].tolist() == workload.num_prompt[[1, 0]].tolist()
+
+
+def test_a_step_ends_when_the_recorded_one_did_though_it_begins_later() -> None:
+    run = measured()
+    executor = RecordedExecutor(SimulatedExecutor(run.machine.latency, DecodeGroup(16)), run.steps)
+    first = Batch(1000)
+    first.num_tokens = first.prefill_tokens = int(run.steps.num_tokens[0])
+    first.num_seqs, first.prefill_kv_max = 1, first.prefill_tokens
+    first.prefill_work = float(run.steps.prefill_work[0])
+    begin, end = float(run.steps.start[0]), float(run.steps.end[0])
+    assert executor.end_of(first, (begin + end) / 2) == end
 
 
 def test_moments_are_met_to_the_bit() -> None:

@@ -92,8 +92,10 @@ def pin(run: SavedRun, workload: Workload) -> tuple[Workload, ClientPlan]:
     # An answer cut at its limit would have gone on: one token more is as good as the truth.
     known = table.num_output + (np.array(table.reason) == "length")
     truth = np.where(table.status == COMPLETED, known, workload.num_output[rows])
+    names = workload.requests.ids
     pinned = replace(
         taken,
+        ids=[names[row] for row in rows[order].tolist()],
         num_output=truth[order].astype(np.int64),
         timeout=np.where(timed_out, stays, np.nan)[order],
         follows=None,
