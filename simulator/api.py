@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from simulator.batch import Batch, Chunk
-from simulator.config.axes import split_objects
 from simulator.config.build import Policies
+from simulator.config.choose import choose
 from simulator.config.loading import load_scenario
-from simulator.config.policies import files_named
 from simulator.config.run import run_scenario
 from simulator.config.scenario import Scenario
 from simulator.errors import ConfigError, InputError, SimulatorError
@@ -161,21 +160,19 @@ def simulate(
     >>> simulate("tiny-cpu", order="fcfs").summary["completed"]
     40
     """
-    resolved = load_scenario(scenario)
-    given: dict[str, object] = {
-        "scheduler.batching": batching,
-        "scheduler.order": order,
-        "scheduler.victim": victim,
-        "kv.eviction": eviction,
-        "scheduler.preemption": preemption,
-        "scheduler.admission": list(admission) if _is_several(admission) else admission,
-        "latency.profile": profile,
-        "seed": seed,
-    }
-    given = {key: value for key, value in given.items() if value is not None} | dict(set or {})
-    changes, objects = split_objects(given)
-    resolved = resolved.with_(**changes)
-    policies = Policies(**objects, trusted=files_named(changes.values()), trust=trust)
+    resolved, policies = choose(
+        scenario,
+        set,
+        trust=trust,
+        batching=batching,
+        order=order,
+        victim=victim,
+        eviction=eviction,
+        preemption=preemption,
+        admission=list(admission) if _is_several(admission) else admission,
+        profile=profile,
+        seed=seed,
+    )
     with ProgressBar(resolved.name) as bar:
         run = run_scenario(
             resolved, policies=policies, workload=workload, progress=None if progress is False else bar

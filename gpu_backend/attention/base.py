@@ -27,6 +27,7 @@ class AttentionInputs:
     """Which rows belong to whom. Tensors lie on the model's device; tables hold physical block numbers.
 
     Entries of a table beyond its sequence's context are valid block numbers, and nobody reads their KV.
+    Make new inputs for each step, unless a graph replays them: a backend may keep what it derives from them.
     """
 
     slots: Tensor  # (rows,) int64: block * block_size + offset, where each row's K and V are written
@@ -43,10 +44,13 @@ class AttentionInputs:
 class AttentionBackend(Protocol):
     """Attend from the rows of a step to the paged KV of their sequences, causally."""
 
+    name: str  # as results and profiles have it
+
     def write(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         """Put k and v, (rows, kv_heads, head_dim), into the pages at `slots`.
 
-        `keys` and `values` are one layer's pages: (num_blocks, block_size, kv_heads, head_dim).
+        `keys` and `values` are one layer's pages: (num_blocks, block_size, kv_heads, head_dim), contiguous.
+        k, v and q are slices of wider tensors: a row's numbers lie together, rows do not.
         """
         ...
 

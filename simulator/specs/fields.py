@@ -36,6 +36,22 @@ class Fields:
             raise self._wrong(name, value, f"a whole number from {least} to {most:,}")
         return value
 
+    def maybe_number(self, name: str) -> float | None:
+        """Return a number above 0, None if there is none."""
+        _, value = self._first((name,))
+        if value is None:
+            return None
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < LARGEST**2:
+            raise self._wrong(name, value, "a number above 0")
+        return float(value)
+
+    def number(self, name: str) -> float:
+        """Return a number above 0 that must be there."""
+        value = self.maybe_number(name)
+        if value is None:
+            raise InputError(f"{self.where}: {name} is missing")
+        return value
+
     def flag(self, name: str, default: bool = False) -> bool:
         """Return true or false."""
         _, value = self._first((name,))

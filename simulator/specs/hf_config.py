@@ -59,10 +59,12 @@ def read_hf_config(source: str | Path | dict[str, object], name: str | None = No
     path = Path(source)
     path = path / "config.json" if path.is_dir() else path
     called = path.resolve().parent.name if path.name == "config.json" else path.stem
-    return _model(_load(path), name or called, str(path))
+    return _model(load_json(path), name or called, str(path))
 
 
-def _load(path: Path) -> dict[str, object]:
+def load_json(path: Path) -> dict[str, object]:
+    """Read a small file of one JSON object; InputError, in one line, where it is none."""
+
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not a JSON number")
 
@@ -71,7 +73,7 @@ def _load(path: Path) -> dict[str, object]:
         if not path.is_file():  # a pipe or device could be endless
             raise InputError(f"{path}: is not a regular file")
         if size > MAX_FILE_BYTES:
-            raise InputError(f"{path}: {size / 1e6:.1f} MB is too large for a config.json (at most 4 MiB)")
+            raise InputError(f"{path}: {size / 1e6:.1f} MB is too large for a {path.name} (at most 4 MiB)")
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None

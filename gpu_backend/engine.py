@@ -1,0 +1,187 @@
+"""The engine as a user holds it: a scenario, a device, a clock; `replay` gives a `Result`.
+
+It builds what a simulation builds (scheduler, workload, memory counts) and hands the loop an executor that runs a
+model. So a replay writes the same tables, log and summary, and `diff` can compare the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpu_backend.attention.base import AttentionBackend
+from gpu_backend.block_tables import BlockTables
+from gpu_backend.decoder_config import DecoderConfig
+from gpu_backend.device import check_room, choose_device, device_name, free_bytes
+from gpu_backend.executor import Clock, TorchExecutor
+from gpu_backend.kv_tensors import KvTensors
+from gpu_backend.loader import load_decoder, random_decoder
+from gpu_backend.model import Decoder
+from gpu_backend.runner import Runner
+from gpu_backend.token_book import TokenBook, TokenIds
+from simulator.config.build import Machine, build_machine
+from simulator.config.choose import choose
+from simulator.config.run import Run, run_scenario
+from simulator.config.scenario import Scenario
+from simulator.engine.oracle import SimulatedExecutor
+from simulator.errors import ConfigError
+from simulator.experiments.judge import judge
+from simulator.experiments.progress import ProgressBar
+from simulator.experiments.result import Result
+from simulator.request import Request
+from simulator.schedulers.base import Scheduler
+
+CLOCKS = ("wall", "predicted")
+RANDOM = "random"
+
+
+class Engine:
+    """A model on a device, driven by the policies of a scenario.
+
+    `weights` is a folder with a checkpoint, or "random". `clock` is "wall" or "predicted" (see `executor`).
+    Policies are those of `simulate`: batching, order, victim, eviction, preemption, admission, by name or as
+    Python objects. `threads` bounds PyTorch's on the CPU. ConfigError or InputError says what cannot be used.
+    """
+
+    def __init__(
+        self,
+        scenario: str | Path | Mapping[str, Any] | Scenario = "tiny-cpu",
+        *,
+        device: str = "auto",
+        clock: Clock = "wall",
+        weights: str | Path = RANDOM,
+        attention: str = "auto",
+        threads: int = 1,
+        set: Mapping[str, object] | None = None,
+        trust: bool = False,
+        **policies: object,
+    ) -> None:
+        if clock not in CLOCKS:
+            raise ConfigError(f"--clock {clock!r:.40}: must be one of {', '.join(CLOCKS)}")
+        self.scenario, self.policies = choose(scenario, set, trust=trust, **policies)
+        self.clock: Clock = clock
+        self.device = choose_device(device)
+        if self.device.type == "cpu":
+            torch.set_num_threads(threads)
+        self.machine: Machine = build_machine(self.scenario)
+        self.dtype = _dtype(self.machine, self.device)
+        self.attention = _attention(attention, self.device)
+        self.weights = str(weights)
+        self.decoder = self._load(weights)
+        self.executor: TorchExecutor | None = None  # of the last replay
+        self._kv = self._pages()
+
+    @property
+    def kernels(self) -> str:
+        """Name what computes a step, as a profile names what was measured."""
+        kind = str(self.dtype).removeprefix("torch.")
+        return f"servetwin {self.attention.name}/{self.device.type}/{kind}"
+
+    def replay(self, *, progress: bool | None = None) -> Result:
+        """Serve the scenario's requests and return what came of them, decisions included."""
+        return Result.of(self.run(progress=progress))
+
+    def run(self, *, progress: bool | None = None) -> Run:
+        """Serve the scenario's requests; `replay` wraps this for notebooks."""
+        self._kv.pages.zero_()
+        with ProgressBar(f"{self.scenario.name} on {self.device}") as bar:
+            made = run_scenario(
+                self.scenario,
+                policies=self.policies,
+                machine=self.machine,
+                decisions=True,
+                progress=None if progress is False else bar,
+                make_executor=self._executor,
+            )
+        made.own.update(self._provenance(made))
+        judge(made, False)
+        return made
+
+    def _executor(self, scheduler: Scheduler, simulated: SimulatedExecutor) -> TorchExecutor:
+        size = self._kv.block_size
+        max_blocks = -(-self.machine.max_model_len // size) + 1
+        tables = BlockTables(self.machine.kv.usable_blocks, size, max_blocks, scheduler.max_num_seqs)
+        runner = Runner(self.decoder, self._kv, tables, TokenBook(), self.attention)
+        if self.clock == "wall":
+            runner.warm_up()
+        self.executor = TorchExecutor(scheduler, simulated, runner, self._prompt, clock=self.clock)
+        return self.executor
+
+    def _prompt(self, request: Request, index: int) -> TokenIds:
+        size, vocab = self.scenario.kv.block_size, self.decoder.config.vocab_size
+        return prompt_tokens(request, size, vocab, self.scenario.seed, index)
+
+    def _load(self, weights: str | Path) -> Decoder:
+        num_bytes = self.machine.model.num_params * self.dtype.itemsize
+        remedy = "name a smaller model with --model"
+        check_room(num_bytes, self.device, f"the weights of {self.machine.model.name}", remedy)
+        if weights == RANDOM:
+            path = Path(self.scenario.model.name)
+            config = DecoderConfig.read(path) if path.exists() else DecoderConfig.of(self.machine.model)
+            return random_decoder(config, self.device, self.dtype, seed=self.scenario.seed)
+        decoder = load_decoder(weights, self.device, self.dtype)
+        _check_same_shape(decoder.config, self.machine, weights)
+        return decoder
+
+    def _pages(self) -> KvTensors:
+        """Allocate the scenario's KV blocks; ConfigError says how many would fit."""
+        config, size = self.decoder.config, self.scenario.kv.block_size
+        num_blocks = self.machine.kv.usable_blocks
+        per_block = (
+            2 * config.num_layers * size * config.num_kv_heads * config.head_dim * self.dtype.itemsize
+        )
+        fit = max(free_bytes(self.device) // per_block - 1, 0)
+        check_room(
+            num_blocks * per_block,
+            self.device,
+            f"{num_blocks:,} KV blocks",
+            f"{fit:,} would fit; lower kv.gpu_memory_utilization, or set kv.num_gpu_blocks_override to at most "
+            f"{fit + 1}",
+        )
+        return KvTensors(
+            config.num_layers,
+            num_blocks,
+            size,
+            config.num_kv_heads,
+            config.head_dim,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
+    def _provenance(self, made: Run) -> dict[str, object]:
+        """Say in a run's summary what computed it; under the wall clock no latency model had a part in it."""
+        assert self.executor is not None, "a run was made"
+        own: dict[str, object] = {
+            "backend": "gpu_backend",
+            "clock": self.clock,
+            "device": device_name(self.device),
+            "kernels": self.kernels,
+            "torch": torch.__version__,
+            "weights": self.weights,
+            "mended_tokens": self.executor.num_mended,
+        }
+        if self.clock == "wall":
+            measured = f"measured: {self.kernels} on {device_name(self.device)}"
+            notes = [note for note in _notes(made) if note not in self.machine.notes]
+            own |= {"provenance": measured, "profile_error": None, "extrapolated_share": 0.0, "notes": notes}
+        return own
+
+
+def _notes(made: Run) -> list[str]:
+    notes = made.own["notes"]
+    assert isinstance(notes, list)
+    return notes
+
+
+def _dtype(machine: Machine, device: torch.device) -> torch.dtype:
+    """Compute in the model's type on CUDA, in float32 on the CPU."""
+    if device.type == "cpu":
+        return torch.float32
+    kind = getattr(torch, machine.model.dtype, None)
+    if kind not in (torch.float16, torch.bfloat16, torch.float32):
+        raise ConfigError(f"model.dtype: the engine computes in bfloat16, float16 or float32, "
+                          f"not {machine.model.dtype}")
+    return kind
