@@ -75,8 +75,8 @@ def _lead(found: Diff) -> str:
     for name, words in (("median_ttft_ms", "median TTFT"), ("median_e2el_ms", "median end-to-end latency")):
         change = known.get(name)
         if change is not None and change.percent is not None:
-            noise = "" if change.noise is None else f" (noise {change.noise:.1f} %)"
-            told.append(f"{words} {change.percent:+.1f} %{noise}")
+            noise = "" if change.noise is None else f" (noise {change.noise:.1f}%)"
+            told.append(f"{words} {change.percent:+.1f}%{noise}")
     return f"{found.names[1]} against {found.names[0]}: {', '.join(told) or 'nothing in common'}."
 
 
