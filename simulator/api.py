@@ -22,8 +22,8 @@ from simulator.experiments.cache_replay import replay_cache as _replay_cache
 from simulator.experiments.cache_result import CacheResult
 from simulator.experiments.compare import Candidate
 from simulator.experiments.compare import compare as _compare
-from simulator.experiments.diff import Diff
 from simulator.experiments.diff import diff as _diff
+from simulator.experiments.diff_result import Diff
 from simulator.experiments.judge import judge
 from simulator.experiments.progress import ProgressBar
 from simulator.experiments.result import Comparison, Result
@@ -206,10 +206,31 @@ def load_run(folder: str | Path, *, trust: bool = False) -> Result:
     return Result(_load_run(folder), policies=Policies(trust=trust))
 
 
-def diff(a: Result | str | Path, b: Result | str | Path) -> Diff:
-    """Compare two results or run folders."""
-    one, other = (each if isinstance(each, Result) else load_run(each) for each in (a, b))
-    return _diff(one._saved, other._saved)
+def diff(
+    a: Result | str | Path,
+    b: Result | str | Path,
+    *,
+    repeat: Result | str | Path | Iterable[Result | str | Path] = (),
+    split: bool | None = None,
+    trust: bool = False,
+) -> Diff:
+    """Compare two results or run folders: metrics, the first decision in which they part, and why.
+
+    `repeat` are runs of `a` measured again: the noise floor. `split` splits each error into timing and
+    decisions, by default where `a` was measured. `trust` loads policy files that the folders hold.
+    """
+    again = [repeat] if isinstance(repeat, Result | str | Path) else list(repeat)
+    one, other, *others = (
+        each if isinstance(each, Result) else load_run(each, trust=trust) for each in (a, b, *again)
+    )
+    return _diff(
+        one._saved,
+        other._saved,
+        repeats=[each._saved for each in others],
+        split=split,
+        policies=other._policies,
+        workload=None if one._run is None else one._run.workload,
+    )
 
 
 def _is_several(rules: Rule | Iterable[Rule] | None) -> TypeGuard[Iterable[Rule]]:

@@ -173,6 +173,20 @@ def written(folder: Path, data: object) -> Path:
     return path
 
 
+def test_a_profile_names_its_kernels_or_its_sources_or_nothing(tmp_path: Path) -> None:
+    data = shipped()
+
+    def kernels() -> str | None:
+        return load_profile(written(tmp_path, data), "llama-3.1-8b").kernels
+
+    assert kernels() == "sglang 0.5.10, trtllm 1.0.0, vidur 7d47513, vllm 0.14.0"
+    assert kernels() == load_profile("a100-80gb-sxm", "llama-3.1-8b").overlapped().kernels
+    data["kernels"] = "servetwin sdpa/cpu/float32"
+    assert kernels() == "servetwin sdpa/cpu/float32"
+    del data["kernels"], data["sources"]
+    assert kernels() is None
+
+
 def test_ca_01_beyond_the_grid_the_line_goes_on_and_is_marked(tmp_path: Path) -> None:
     data = shipped()
     shape = {"hidden_size": 16_384, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128}

@@ -93,23 +93,56 @@ def diff(
         list[str] | None,
         typer.Option(help="METRIC:PERCENT; exit 1 if it changed by more. Repeatable.", metavar="METRIC:PCT"),
     ] = None,
+    repeat: Annotated[
+        list[Path] | None,
+        typer.Option(help="RUN_A measured again: its noise floor. Repeatable.", metavar="RUN"),
+    ] = None,
+    split: Annotated[
+        bool | None,
+        typer.Option(
+            "--split/--no-split",
+            help="Split the error into timing and decisions.",
+            show_default="if RUN_A was measured",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder for diff.json and diff.html.")
+    ] = None,
+    trust: Annotated[bool, typer.Option("--trust", help="Load the policy code that RUN_B copied.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare two runs: every metric, and the first decision in which they part.
+    """Compare two runs: every metric, and the first decision in which they part, with its cause.
 
-    Decisions are compared where both runs were made with --log decisions.
+    Decisions are compared where both runs were made with --log decisions. If RUN_A was measured (gpu replay)
+    and RUN_B is a simulation, the error of step times is given by kind of step, and each error is split into
+    timing and decisions by simulating RUN_A again at its own times.
 
-    Example:
+    Examples:
 
         servetwin diff runs/a runs/b --limit p99_ttft_ms:5
+
+        servetwin diff runs/replay runs/model --repeat runs/replay-again -o runs/error
     """
+    from simulator.config.build import Policies
     from simulator.experiments.diff import diff as compare
+    from simulator.experiments.diff_report import diff_json
+    from simulator.experiments.progress import ProgressBar
     from simulator.experiments.run_folder import load_run
 
     limits = _limits(limit or [])
-    found = compare(load_run(a), load_run(b))
+    with ProgressBar("re-simulating") as bar:
+        found = compare(
+            load_run(a),
+            load_run(b),
+            repeats=[load_run(each) for each in repeat or ()],
+            split=split,
+            policies=Policies(trust=trust),
+            progress=bar,
+        )
     over = found.over(limits)
-    print(json.dumps(found.to_dict() | {"over_limit": over}, indent=1) if as_json else found.text())
+    print(diff_json(found, over_limit=over) if as_json else found.text())
+    for path in [] if out is None else found.save(out):
+        print(f"Wrote {path}", file=sys.stderr if as_json else sys.stdout)
     for line in over:
         typer.echo(line, err=True)
     if over:

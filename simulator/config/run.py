@@ -17,7 +17,7 @@ from simulator.config.policies import policy_records, suspects
 from simulator.config.scenario import Scenario
 from simulator.config.tenants import slo_of, tenant_limits, tenant_weights, with_deadlines
 from simulator.config.wrong_policies import blaming, policies_in_force, searching
-from simulator.engine.clients import Progress
+from simulator.engine.clients import ClientPlan, Progress
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.replica import Observer
 from simulator.engine.serve import MakeExecutor, Served, serve
@@ -58,6 +58,7 @@ def run_scenario(
     policies: Policies = NO_POLICIES,
     machine: Machine | None = None,
     workload: Workload | None = None,
+    plan: ClientPlan | None = None,
     latency: LatencyModel | None = None,
     decisions: bool = False,
     observers: Sequence[Observer] = (),
@@ -67,7 +68,8 @@ def run_scenario(
 ) -> Run:
     """Simulate a scenario from start to end; with `make_executor`, let a real engine do it.
 
-    A machine or workload built before, or another latency model, takes the place of the scenario's own.
+    A machine, workload or clients' plan built before, or another latency model, takes the place of the
+    scenario's own.
     """
     machine = machine or build_machine(scenario)
     policies = policies.reading(scenario)
@@ -83,7 +85,7 @@ def run_scenario(
         serve,
         workload.requests,
         latency=latency or machine.latency,
-        plan=client_plan(scenario, workload),
+        plan=client_plan(scenario, workload) if plan is None else plan,
         async_scheduling=scenario.scheduler.async_scheduling,
         horizon=scenario.run.horizon_s,
     )

@@ -1,14 +1,27 @@
-"""Two runs side by side: every metric, and the first decision in which they part."""
+"""Two runs side by side; of a model and a machine, how far apart they are and why.
+
+Every metric, and the first decision in which the runs part. Where the first run was measured, its own noise
+(from repeated runs) stands beside each error, the error of step times is given by kind of step, and each
+error is split: the measured run is simulated again at its own times (`resimulate`), so that
+
+    model - measured = (model - resimulated: timing) + (resimulated - measured: decisions).
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-from simulator.engine.decisions import Decision
-from simulator.errors import ConfigError, suggest
+from simulator.config.build import NO_POLICIES, Policies, build_machine
+from simulator.engine.clients import Progress
+from simulator.errors import SimulatorError
+from simulator.experiments.diff_labels import is_measured, is_simulated, kernel_label, labels, own
+from simulator.experiments.diff_result import Diff, MetricChange, Resimulated
+from simulator.experiments.divergence import find_divergence
+from simulator.experiments.resimulate import resimulate
 from simulator.experiments.run_folder import SavedRun
+from simulator.experiments.step_errors import KindError, StepTimes, by_kind, step_times
+from simulator.latency.profile import Profile
+from simulator.workload.workload import Workload
 
 OWN = (
     "attainment",
@@ -19,115 +32,133 @@ OWN = (
     "jain_service",
     "jain_latency",
 )
+QUIET = "median_e2el_ms"
+QUIET_PERCENT = (
+    5.0  # two runs of a machine that differ by more in QUIET: it was disturbed, and nothing is shown
+)
+UNKNOWN_NOISE = "noise floor unknown: measure the first run again and name that run with --repeat"
 
 
-@dataclass(frozen=True, slots=True)
-class MetricChange:
-    """One metric of two runs; `percent` is None where it makes no sense."""
+def diff(
+    a: SavedRun,
+    b: SavedRun,
+    *,
+    repeats: Sequence[SavedRun] = (),
+    split: bool | None = None,
+    policies: Policies = NO_POLICIES,
+    workload: Workload | None = None,
+    progress: Progress | None = None,
+) -> Diff:
+    """Compare two runs: all numbers of their summaries, their decisions, and the reasons of the error.
 
-    name: str
-    a: float | None
-    b: float | None
-    percent: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """The first step whose decisions differ; a or b is None where that run has no such step."""
-
-    step: int
-    fields: tuple[str, ...]
-    a: Decision | None
-    b: Decision | None
-
-
-@dataclass(frozen=True, slots=True)
-class Diff:
-    """What differs between two runs. `num_steps` is None unless both have decision logs."""
-
-    metrics: tuple[MetricChange, ...]
-    num_steps: tuple[int, int] | None
-    divergence: Divergence | None
-
-    def to_dict(self) -> dict[str, object]:
-        metrics = {
-            change.name: {"a": change.a, "b": change.b, "percent": change.percent} for change in self.metrics
-        }
-        parting = self.divergence
-        return {
-            "metrics": metrics,
-            "num_steps": self.num_steps,
-            "divergence": parting
-            and {"step": parting.step, "fields": parting.fields, "a": parting.a, "b": parting.b},
-        }
-
-    def text(self) -> str:
-        """Return the comparison as aligned lines."""
-        lines = [f"{'metric':<28}{'A':>14}{'B':>14}{'change':>10}"]
-        for change in self.metrics:
-            percent = "" if change.percent is None else f"{change.percent:+.2f}%"
-            lines.append(f"{change.name:<28}{_number(change.a):>14}{_number(change.b):>14}{percent:>10}")
-        if self.num_steps is None:
-            lines.append("decisions: not compared (run both with --log decisions)")
-        elif self.divergence is None:
-            lines.append(f"decisions: identical in all {self.num_steps[0]:,} steps")
-        else:
-            parting = self.divergence
-            lines.append(f"decisions: first difference in step {parting.step} ({', '.join(parting.fields)})")
-            lines.append(f"  A: {json.dumps(parting.a)}")
-            lines.append(f"  B: {json.dumps(parting.b)}")
-        return "\n".join(lines)
-
-    def over(self, limits: Mapping[str, float]) -> list[str]:
-        """Return a line for each metric that changed by more than its limit (percent)."""
-        known = {change.name: change for change in self.metrics}
-        found = []
-        for name, limit in limits.items():
-            if name not in known:
-                raise ConfigError(f"--limit {name}: no such metric{suggest(name, known)}")
-            change = known[name]
-            if change.percent is not None and abs(change.percent) > limit:
-                found.append(f"{name} changed by {change.percent:+.2f} %, limit {limit:g} %")
-        return found
-
-
-def diff(a: SavedRun, b: SavedRun) -> Diff:
-    """Compare two runs: all numbers of their summaries, and their decisions where both logged them."""
-    one, other = figures(a.summary), figures(b.summary)
-    names = [name for name in one if name in other and (_is_number(one[name]) or _is_number(other[name]))]
-    metrics = tuple(_change(name, one[name], other[name]) for name in names)
-    if a.decisions is None or b.decisions is None:
-        return Diff(metrics, None, None)
-    return Diff(metrics, (len(a.decisions), len(b.decisions)), first_divergence(a.decisions, b.decisions))
+    A measured run comes first: if only `b` was measured, the two change places. `repeats` are other runs of
+    a's scenario on the same machine. `split` splits the error into timing and decisions, and prices a's steps
+    with b's latency model; None does so where a was measured and b was not. `policies` are b's, `workload`
+    is what a served, if its scenario does not say.
+    """
+    notes = []
+    if is_measured(b) and not is_measured(a):
+        a, b = b, a
+        notes.append("the second run was measured: the first is compared with it")
+    is_model = is_measured(a) and not is_measured(b)
+    names = ("measured", "model") if is_model else ("A", "B")
+    actors = ("machine", "model") if is_model else names
+    notes += labels(a, b, actors)
+    steps: tuple[KindError, ...] = ()
+    times = again = None
+    new: dict[str, object] = {}
+    if split or (split is None and is_model):
+        try:
+            times, told = _prices(a, b)
+            notes += told
+            steps = () if times is None else by_kind(times)
+            again, new = _resimulated(a, b, actors[0], policies, workload, progress)
+        except SimulatorError as error:
+            if split:
+                raise
+            notes.append(f"the error is not split: {error}")
+    notes += _about_noise(a, repeats, is_model)
+    parting, num_steps = None, None
+    if a.decisions is not None and b.decisions is not None:
+        num_steps = len(a.decisions), len(b.decisions)
+        parting = find_divergence(a, b, actors)
+    changes = tuple(_changes(a, b, repeats, new))
+    return Diff(changes, num_steps, parting, names, tuple(notes), steps, times, again)
 
 
 def figures(summary: Mapping[str, object]) -> dict[str, object]:
     """Return a summary's values: vLLM's keys, and those of ours that a run is judged by."""
-    own = summary.get("servetwin")
-    return {**summary, **{name: own[name] for name in OWN if isinstance(own, dict) and name in own}}
+    ours = summary.get("servetwin")
+    return {**summary, **{name: ours[name] for name in OWN if isinstance(ours, dict) and name in ours}}
 
 
-def first_divergence(a: list[Decision], b: list[Decision]) -> Divergence | None:
-    """Return the first step in which two logs decide differently; times do not count."""
-    for step, (one, other) in enumerate(zip(a, b, strict=False)):
-        fields = tuple(key for key in one if key != "t" and one[key] != other.get(key))  # type: ignore[literal-required]
-        if fields:
-            return Divergence(step, fields, one, other)
-    if len(a) != len(b):
-        step = min(len(a), len(b))
-        longer = (a if len(a) > len(b) else b)[step]
-        return Divergence(
-            step, ("steps",), longer if len(a) > len(b) else None, longer if len(b) > len(a) else None
-        )
-    return None
+def _prices(a: SavedRun, b: SavedRun) -> tuple[StepTimes | None, list[str]]:
+    """Price a's steps with the latency model of b, if b is a simulation; and say whose kernels these are."""
+    if a.steps is None or not is_simulated(b):
+        return None, []
+    latency = build_machine(b.scenario).latency
+    timed = latency.kernels if isinstance(latency, Profile) else None
+    label = kernel_label(own(a).get("kernels"), timed, latency.provenance)
+    return step_times(a.steps, latency), [label] if label else []
 
 
-def _change(name: str, a: object, b: object) -> MetricChange:
+def _resimulated(
+    a: SavedRun,
+    b: SavedRun,
+    name: str,
+    policies: Policies,
+    workload: Workload | None,
+    progress: Progress | None,
+) -> tuple[Resimulated, dict[str, object]]:
+    run = resimulate(a, b.scenario, policies=policies, workload=workload, progress=progress)
+    assert run.log is not None, "decisions are logged"
+    saved = SavedRun(run.scenario, run.summary, run.requests, run.steps, run.log.lines)
+    parting = None if a.decisions is None else find_divergence(a, saved, (name, "re-simulated"))
+    reach = run.own["resimulated"]
+    assert isinstance(reach, dict)
+    return Resimulated(reach, len(run.steps), parting), figures(run.summary)
+
+
+def _about_noise(a: SavedRun, repeats: Sequence[SavedRun], is_model: bool) -> list[str]:
+    """Say what is wrong with the repeated runs, or that there are none."""
+    if not repeats:
+        return [UNKNOWN_NOISE] if is_model else []
+    found = []
+    for number, each in enumerate(repeats, start=1):
+        name = "the repeat" if len(repeats) == 1 else f"repeat {number}"
+        found += labels(a, each, ("the first run", name))
+        percent = _change(QUIET, a.summary.get(QUIET), each.summary.get(QUIET)).percent
+        if percent is not None and abs(percent) > QUIET_PERCENT:
+            found.append(
+                f"machine not quiet: {name} differs by {percent:+.1f} % in {QUIET}, "
+                f"limit {QUIET_PERCENT:g} %; the comparison is inconclusive"
+            )
+    return found
+
+
+def _changes(
+    a: SavedRun, b: SavedRun, repeats: Sequence[SavedRun], again: Mapping[str, object]
+) -> list[MetricChange]:
+    one, other = figures(a.summary), figures(b.summary)
+    others = [figures(each.summary) for each in repeats]
+    found = []
+    for name in one:
+        if name in other and (_is_number(one[name]) or _is_number(other[name])):
+            apart = [_change(name, one[name], each.get(name)).percent for each in others]
+            known = [abs(each) for each in apart if each is not None]
+            noise = max(known) if known else None
+            found.append(_change(name, one[name], other[name], noise, _as_float(again.get(name))))
+    return found
+
+
+def _change(
+    name: str, a: object, b: object, noise: float | None = None, again: float | None = None
+) -> MetricChange:
     one, other = _as_float(a), _as_float(b)
     percent = None
     if one is not None and other is not None:
         percent = 0.0 if one == other else (100 * (other / one - 1) if one else None)
-    return MetricChange(name, one, other, percent)
+    return MetricChange(name, one, other, percent, noise, again)
 
 
 def _is_number(value: object) -> bool:
@@ -136,9 +167,3 @@ def _is_number(value: object) -> bool:
 
 def _as_float(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "n/a"
-    return f"{value:,.2f}" if abs(value) >= 1 or value == 0 else f"{value:.4f}"

@@ -119,9 +119,14 @@ def write_table(path: Path, table: RequestTable | StepTable) -> Path:
     return path
 
 
+def printable(text: str) -> str:
+    """Return a text as the files of a run have it: what cannot be printed as Python's escape of it."""
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
 def _texts(name: str, column: object) -> list[object]:
     if isinstance(column, list):
-        return [text if text.isprintable() else ascii(text)[1:-1] for text in column]
+        return list(map(printable, column))
     assert isinstance(column, np.ndarray)
     if name == "status":
         return [STATUS[code] for code in column]

@@ -78,6 +78,7 @@ class Profile:
     reach: Reach | None  # None: nothing is measured, every step is extrapolated
     errors: Errors
     notes: tuple[str, ...] = ()  # which source served which operation
+    kernels: str | None = None  # whose kernels were timed, None if unknown
     overlap: bool = False
     _dense: list[float] = field(init=False, repr=False)
     _head: list[float] = field(init=False, repr=False)

@@ -164,9 +164,23 @@ def _profile(file: Section, name: str, target: str) -> Profile:
         ),
         errors=_errors(file, section),
         notes=tuple(section.texts("notes")),
+        kernels=_kernels(file),
     )
     _check_physics(profile, section.place)
     return profile
+
+
+def _kernels(file: Section) -> str | None:
+    """Return whose kernels were timed: what the file says, else its sources; None if it names neither."""
+    if "kernels" in file.fields:
+        return file.text("kernels")
+    sources = file.fields.get("sources")
+    names = (
+        [Section(each, f"{file.place}: sources").text("name") for each in sources]
+        if isinstance(sources, list)
+        else []
+    )
+    return ", ".join(names) or None
 
 
 def _roofline(file: Section, model: Model) -> Roofline:
