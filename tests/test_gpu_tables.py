@@ -120,8 +120,9 @@ def test_every_pair_of_policies_computes_with_the_right_blocks(combination: dict
 def test_a_hit_on_a_block_that_was_never_computed_is_mended() -> None:
     """A chunk publishes a block, its owner loses it in the same step, and hits it at readmission.
 
-    vLLM's rules allow that (3.8 with 6.4 and 7.1): a victim that the step has served already leaves the blocks
-    that it was about to fill in the cache. Found among random loads; without mending the ids read are wrong.
+    vLLM's rules allow that (3.8 with 6.4 and 7.1): a victim that the step has served already leaves the
+    blocks that it was about to fill in the cache. Found among random loads; without mending the ids read are
+    wrong.
     """
     rng = np.random.default_rng(452)
     requests: list[Request] = []
