@@ -74,7 +74,9 @@ class Engine:
             torch.set_num_threads(threads)
         self.machine: Machine = build_machine(self.scenario)
         self.dtype = _dtype(self.machine, self.device)
-        self.attention = choose_attention(attention, self.device)
+        self.attention = choose_attention(
+            attention, self.device, block_size=self.scenario.kv.block_size, dtype=self.dtype
+        )
         self.weights = str(weights)
         self.decoder = self._load(weights)
         self.executor: TorchExecutor | None = None  # of the last replay
