@@ -6,9 +6,9 @@ runs a model. So a replay writes the same tables, log and summary, and `diff` ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -23,19 +23,19 @@ from gpu_backend.model import Decoder
 from gpu_backend.runner import Runner
 from gpu_backend.token_book import TokenBook, TokenIds
 from gpu_backend.tokens import prompt_tokens
-from simulator.config.build import Machine, build_machine
+from simulator.config.build import Machine, Policies, build_machine
 from simulator.config.choose import choose
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
 from simulator.engine.oracle import SimulatedExecutor
-from simulator.errors import ConfigError
+from simulator.errors import ConfigError, suggest
 from simulator.experiments.judge import judge
 from simulator.experiments.progress import ProgressBar
 from simulator.experiments.result import Result
 from simulator.request import Request
 from simulator.schedulers.base import Scheduler
 
-CLOCKS = ("wall", "predicted")
+CLOCKS: tuple[Clock, ...] = get_args(Clock)
 RANDOM = "random"
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -45,9 +45,9 @@ class Engine:
 
     `weights` is a folder with a checkpoint, or "random". `clock` is "wall" or "predicted" (see `executor`).
     Policies are those of `simulate`: batching, order, victim, eviction, preemption, admission, by name or as
-    Python objects. `threads` bounds PyTorch's on the CPU. Without `kv_cache` every step computes its
-    sequences from their first token on, as a naive decoder would. ConfigError or InputError says what cannot
-    be used.
+    Python objects; or `policies` as a command has resolved them. `threads` bounds PyTorch's on the CPU.
+    Without `kv_cache` every step computes its sequences from their first token on, as a naive decoder would.
+    ConfigError or InputError says what cannot be used.
     """
 
     def __init__(
@@ -55,19 +55,19 @@ class Engine:
         scenario: str | Path | Mapping[str, Any] | Scenario = "tiny-cpu",
         *,
         device: str = "auto",
-        clock: Clock = "wall",
+        clock: Clock | str = "wall",
         weights: str | Path = RANDOM,
         attention: str = "auto",
         threads: int = 1,
         kv_cache: bool = True,
         set: Mapping[str, object] | None = None,
         trust: bool = False,
-        **policies: object,
+        policies: Policies | None = None,
+        **axes: object,
     ) -> None:
-        if clock not in CLOCKS:
-            raise ConfigError(f"--clock {clock!r:.40}: must be one of {', '.join(CLOCKS)}")
-        self.scenario, self.policies = choose(scenario, set, trust=trust, **policies)
-        self.clock: Clock = clock
+        self.clock = _clock(clock)
+        self.scenario, chosen = choose(scenario, set, trust=trust, **axes)
+        self.policies = policies or chosen
         self.kv_cache = kv_cache
         self.device = choose_device(device)
         if self.device.type == "cpu":
@@ -80,6 +80,7 @@ class Engine:
         self.weights = str(weights)
         self.decoder = self._load(weights)
         self.executor: TorchExecutor | None = None  # of the last replay
+        self.on_step: Callable[[], object] | None = None  # called after each step's computation
         self._kv = self._pages()
 
     @property
@@ -116,7 +117,13 @@ class Engine:
         if self.clock == "wall":
             runner.warm_up()
         self.executor = TorchExecutor(
-            scheduler, simulated, runner, self.prompt, clock=self.clock, kv_cache=self.kv_cache
+            scheduler,
+            simulated,
+            runner,
+            self.prompt,
+            clock=self.clock,
+            kv_cache=self.kv_cache,
+            on_step=self.on_step,
         )
         return self.executor
 
@@ -177,6 +184,13 @@ class Engine:
             notes = [note for note in _notes(made) if note not in self.machine.notes]
             own |= {"provenance": measured, "profile_error": None, "extrapolated_share": 0.0, "notes": notes}
         return own
+
+
+def _clock(name: str) -> Clock:
+    for clock in CLOCKS:
+        if clock == name:
+            return clock
+    raise ConfigError(f"--clock {name[:40]!r}: unknown{suggest(name, CLOCKS)}")
 
 
 def _notes(made: Run) -> list[str]:

@@ -19,6 +19,7 @@ import torch
 from gpu_backend.block_tables import BlockTables
 from gpu_backend.rows import Row, place, rows_of
 from gpu_backend.runner import Runner
+from gpu_backend.sampling import SamplingParams, sample
 from gpu_backend.tier_blocks import TierBlocks
 from gpu_backend.token_book import TokenIds
 from simulator.batch import Batch, Move, Stall, StepResult
@@ -28,13 +29,15 @@ from simulator.request import Request, Sequence
 from simulator.schedulers.base import Scheduler
 
 Clock = Literal["wall", "predicted"]
+GREEDY = SamplingParams()
 
 
 class TorchExecutor:
     """Executes batches with a runner. Implements `simulator.engine.executor.Executor`.
 
-    `prompt(request, index)` gives a request's token ids; `stop_ids` end an answer early. Without `kv_cache`
-    every row computes its whole sequence again, as a naive decoder does.
+    `prompt(request, index)` gives a request's token ids, `sampling(index)` says how its answer is drawn;
+    `index` is its row in the workload. `stop_ids` end an answer early. Without `kv_cache` every row computes
+    its whole sequence again, as a naive decoder does.
     """
 
     def __init__(
@@ -45,8 +48,10 @@ class TorchExecutor:
         prompt: Callable[[Request, int], TokenIds],
         *,
         clock: Clock = "wall",
+        sampling: Callable[[int], SamplingParams] = lambda index: GREEDY,
         stop_ids: Collection[int] = (),
         kv_cache: bool = True,
+        on_step: Callable[[], object] | None = None,
     ) -> None:
         self.latency = simulated.latency
         self.clock = clock
@@ -56,8 +61,10 @@ class TorchExecutor:
         self._simulated = simulated
         self._runner = runner
         self._prompt = prompt
+        self._sampling = sampling
         self._stop_ids = frozenset(stop_ids)
         self._kv_cache = kv_cache
+        self._on_step = on_step
         self._tables: BlockTables = runner.tables
         tiers = scheduler.kv.tiers
         self._tiers = None if tiers is None else TierBlocks(tiers, runner.tables, runner.kv)
@@ -115,6 +122,8 @@ class TorchExecutor:
             self._tiers.flush()
         self._tables.step_begins()
         stopped = self._compute(rows) if rows else []
+        if self._on_step is not None:
+            self._on_step()
         result = self._simulated.execute(batch, start)
         return StepResult([*result.stopped, *stopped]) if stopped else result
 
@@ -126,9 +135,11 @@ class TorchExecutor:
     def _compute(self, rows: list[Row]) -> list[Sequence]:
         """Run the model; note the sampled tokens and return the sequences that they end."""
         logits = self._runner.run(rows)
-        sampled = torch.argmax(logits, dim=-1).tolist()
+        samplers = [row for row in rows if row.samples]
+        params = [self._sampling(row.seq.index) for row in samplers]
+        sampled = sample(logits, params, [row.end for row in samplers]).tolist()
         stopped = []
-        for row, token in zip((row for row in rows if row.samples), sampled, strict=True):
+        for row, token in zip(samplers, sampled, strict=True):
             self._runner.tokens[row.seq][row.end] = token
             if token in self._stop_ids:
                 stopped.append(row.seq)
