@@ -1,14 +1,11 @@
 """What one engine step computes: one decode group and explicit chunks, described by sums.
 
-A step's cost must not grow with the number of running sequences, so the sequences that decode are
-not listed: they form a `DecodeGroup` that moves them all by one increment and knows how many of them
-open a block at which step, how much context they read, and when one reaches its `max_tokens`.
+A step's cost must not grow with the number of running sequences, so those that decode are not listed: they
+form a `DecodeGroup` (`simulator.decode_group`). Under speculation every sequence is a chunk instead.
 """
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
@@ -26,6 +23,10 @@ class Chunk:
     start: int
     samples: bool  # reaches the sequence's last token, so a new token is sampled
     cached: int | None = None  # tokens found in the prefix cache, if the step admitted the sequence
+    num_draft: int = (
+        0  # of its last tokens, drafts to verify; in a chunk that is no decode, placeholders (3.17)
+    )
+    is_decode: bool = False  # of a sequence that decodes by speculation
 
 
 class Move(NamedTuple):
@@ -50,133 +51,16 @@ class Stall(NamedTuple):
 NO_STALL = Stall(0.0, 0.0)
 
 
-class DecodeGroup:
-    """The running sequences that decode one token a step, as aggregates.
-
-    A member's `num_computed` is `offset + steps`. Sums: `offset_sum`; `opens[r]` members open a block when
-    `steps % block_size == r`; lazy heaps give the longest context and the next `max_tokens`.
-    """
-
-    def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
-        self.steps = 0
-        self.size = 0
-        self.offset_sum = 0
-        self.opens = [0] * block_size
-        self.num_publishers = 0  # members that fill blocks whose hashes others may know
-        self._publishers: list[dict[Sequence, None]] = [{} for _ in range(block_size)]
-        self.longest = 0  # offset of the member with most tokens
-        self._by_length: list[tuple[int, int, Sequence]] = []
-        self.limits: list[tuple[int, int, Sequence]] = []  # (step that gives the last allowed token, ..)
-
-    def join(self, seq: Sequence) -> None:
-        """Take in a sequence whose last known token is the one being sampled."""
-        offset = seq._computed - self.steps
-        seq.group = self
-        self.size += 1
-        self._enter(seq, offset)
-
-    def leave(self, seq: Sequence) -> None:
-        """Let a member go and store its counters."""
-        computed = seq.offset + self.steps
-        self.size -= 1
-        self._exit(seq)
-        seq.group = None
-        seq._computed = computed
-        seq._output = computed + 1 - seq.num_prompt
-
-    def postpone(self, seq: Sequence) -> None:
-        """Leave a member out of the step about to be counted."""
-        self._exit(seq)
-        self._enter(seq, seq.offset - 1)
-
-    def _enter(self, seq: Sequence, offset: int) -> None:
-        size = self.block_size
-        seq.offset = offset
-        self.offset_sum += offset
-        self.opens[-offset % size] += 1
-        if offset > self.longest or self.size == 1:
-            self.longest = offset
-        heapq.heappush(self._by_length, (-offset, seq.order, seq))
-        heapq.heappush(self.limits, (seq.limit - 1 + seq.num_prompt - offset, seq.order, seq))
-        if seq.hash_private_from * size > offset + self.steps:
-            self._publishers[(-offset - 1) % size][seq] = None
-            self.num_publishers += 1
-
-    def _exit(self, seq: Sequence) -> None:
-        size, offset = self.block_size, seq.offset
-        self.offset_sum -= offset
-        self.opens[-offset % size] -= 1
-        if self.num_publishers and seq in self._publishers[(-offset - 1) % size]:
-            del self._publishers[(-offset - 1) % size][seq]
-            self.num_publishers -= 1
-        if offset == self.longest:
-            seq.offset = offset + 1  # no longer what its entry says
-            self._find_longest()
-            seq.offset = offset
-
-    def _find_longest(self) -> None:
-        heap = self._by_length
-        while heap and (heap[0][2].group is not self or heap[0][2].offset != -heap[0][0]):
-            heapq.heappop(heap)
-        self.longest = -heap[0][0] if heap else 0
-
-    @property
-    def num_opening(self) -> int:
-        """Members that need a new block for their next token."""
-        return self.opens[self.steps % self.block_size]
-
-    @property
-    def kv_sum(self) -> int:
-        """Tokens whose KV the members have computed, together."""
-        return self.offset_sum + self.size * self.steps
-
-    @property
-    def kv_max(self) -> int:
-        """The longest member's computed tokens; 0 without members."""
-        return self.longest + self.steps if self.size else 0
-
-    def publishing(self) -> list[Sequence]:
-        """Members whose next token fills a block with a hash others may know, in order of admission."""
-        members = self._publishers[self.steps % self.block_size]
-        return sorted(members, key=lambda seq: seq.order) if members else []
-
-    def next_limit(self) -> float:
-        """The step that gives some member its last allowed token; infinite without members."""
-        heap = self.limits
-        while heap:
-            step, _, seq = heap[0]
-            if seq.group is self and seq.limit - 1 + seq.num_prompt - seq.offset == step:
-                return step
-            heapq.heappop(heap)
-        return math.inf
-
-    def openings(self, k: int) -> list[int]:
-        """Return how many members open a block in each of the next k steps."""
-        size = self.block_size
-        at = self.steps % size
-        if k <= size - at:
-            return self.opens[at : at + k]
-        turned = self.opens[at:] + self.opens[:at]
-        return (turned * (k // size + 1))[:k]
-
-    def pop_limited(self) -> list[Sequence]:
-        """Remove and return the members whose token being sampled is the last they may have."""
-        done: list[Sequence] = []
-        heap = self.limits
-        while heap and heap[0][0] <= self.steps:
-            step, _, seq = heapq.heappop(heap)
-            if seq.group is self and seq.limit - 1 + seq.num_prompt - seq.offset == step:
-                self.leave(seq)
-                done.append(seq)
-        return done
-
-
 class Batch:
     """One step: `num_decodes` members of the decode group and the chunks, with the sums that price it.
 
     Satisfies `simulator.latency.Features`. Lengths in tokens.
     """
+
+    # What `SpeculativeBatch` counts.
+    draft_slots = 0  # rows beyond its tokens that the drafter needs for every sequence (rule 3.1)
+    num_drafts = 0  # draft tokens to verify
+    num_verified = 0  # chunks of sequences that decode, which `num_decodes` counts too
 
     __slots__ = (
         "budget",
@@ -290,12 +174,31 @@ class Batch:
         return rows
 
 
+class Sampled(NamedTuple):
+    """What one step gave a sequence under speculation.
+
+    `num_tokens` of its answer, cut where that ends; `num_accepted` drafts, those beyond the end included.
+    """
+
+    num_tokens: int
+    num_accepted: int
+
+
+ONE_TOKEN = Sampled(1, 0)
+
+
 @dataclass(eq=False, slots=True)
 class StepResult:
-    """What executing a batch taught. Every scheduled sequence that reached its end sampled one token."""
+    """What executing a batch taught. Every scheduled sequence that reached its end sampled one token.
+
+    Under speculation `sampled` says what it got instead, and `drafts` how many tokens are proposed for its
+    next step; a sequence that is missing there sampled one token, and has none.
+    """
 
     stopped: list[Sequence]  # sequences whose sampled token ended the answer
     hashes: dict[Sequence, list[tuple[int, int]]] | None = None  # hashes of blocks whose tokens are now known
+    sampled: dict[Sequence, Sampled] | None = None
+    drafts: dict[Sequence, int] | None = None
 
 
 NOTHING_ENDED = StepResult([])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from simulator.batch import DecodeGroup
+    from simulator.decode_group import DecodeGroup
     from simulator.kv.block_pool import Run
 
 HashRange = tuple[int, int]
@@ -89,6 +89,7 @@ class Sequence:
         "limit",
         "lost",
         "max_tokens",
+        "num_draft",
         "num_hashed",
         "num_preemptions",
         "num_prompt",
@@ -97,6 +98,8 @@ class Sequence:
         "predicted_len",
         "priority",
         "runs",
+        "slots",
+        "speculates",
         "state",
         "swapped",
         "tenant",
@@ -145,6 +148,9 @@ class Sequence:
         self.num_hashed = 0  # blocks covered by `runs`
         self.lost = 0  # most tokens it had computed when it was preempted; those below are computed again
         self.cached: int | None = None  # tokens fetched or hit, until its next chunk reports them
+        self.speculates = False  # decodes by verifying draft tokens, so it is not in a decode group
+        self.num_draft = 0  # draft tokens to verify in its next step
+        self.slots = 0  # under speculation: most token slots it was given; rejected drafts return no blocks
         self.swapped = 0  # tokens whose KV a tier keeps for it
         self.claims: Many[Claim] = ()  # what it has in the tiers: swapped out, or being fetched
 
@@ -168,11 +174,11 @@ class Sequence:
     @property
     def num_blocks(self) -> int:
         """Blocks that it holds, shared ones included."""
-        return -(-self.num_computed // self.block_size)
+        return -(-max(self.num_computed, self.slots) // self.block_size)
 
     @property
     def is_decode(self) -> bool:
-        return self.group is not None
+        return self.group is not None or self.speculates
 
     def __repr__(self) -> str:
         return f"Sequence({self.id!r}, {self.num_computed}/{self.num_tokens} tokens, {self.state})"

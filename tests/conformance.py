@@ -15,13 +15,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simulator.batch import Batch, StepResult
+from simulator.batch import Batch, Chunk, Sampled, StepResult
 from simulator.kv.block_manager import BlockManager
 from simulator.kv.prefix import PrefixIds
 from simulator.request import Sequence
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.chunked import Chunked
 from simulator.schedulers.orders import ORDERS
+from simulator.schedulers.speculating import Speculation
+
+METHODS = {"ngram": Speculation.by_ngram, "draft_model": Speculation.by_draft_model}
 
 
 class Difference(NamedTuple):
@@ -53,9 +56,11 @@ class Player:
             max_model_len=config["max_model_len"],
             long_prefill_token_threshold=config["long_prefill_token_threshold"],
             scheduler_reserve_full_isl=config["scheduler_reserve_full_isl"],
+            speculation=speculation(config),
         )
         self.live: dict[str, Sequence] = {}
         self.tokens: dict[str, list[int]] = {}
+        self.drafts: dict[str, list[int]] = {}  # proposed last
 
     def add(self, arrival: dict[str, Any]) -> None:
         tokens = list(arrival["prompt"])
@@ -74,8 +79,8 @@ class Player:
 
     def decisions(self, batch: Batch, running_before: set[Sequence]) -> dict[str, Any]:
         s = self.scheduler
-        held = {seq.id: s.kv.blocks_for(seq.num_computed) for seq in s.running}
-        return {
+        held = {seq.id: seq.num_blocks for seq in s.running}
+        decided = {
             "scheduled": [[seq.id, n] for seq, n in batch.rows(s.running)],
             "preempted": sorted(seq.id for seq in batch.preempted),
             "admitted_cached_tokens": {
@@ -86,6 +91,15 @@ class Player:
             "running": [seq.id for seq in s.running],
             "waiting": [seq.id for seq in s.waiting],
         }
+        if s.speculation is not None:
+            decided["draft_tokens_scheduled"] = {
+                chunk.seq.id: self.verified(chunk) for chunk in batch.chunks if chunk.num_draft
+            }
+        return decided
+
+    def verified(self, chunk: Chunk) -> list[int]:
+        """Return the draft tokens in a chunk; placeholders are -1."""
+        return self.drafts[chunk.seq.id][: chunk.num_draft] if chunk.is_decode else [-1] * chunk.num_draft
 
     def samplers(self, batch: Batch) -> list[str]:
         """Name the sequences that sample a token in this step: all but the unfinished chunks."""
@@ -93,9 +107,14 @@ class Player:
         return [seq.id for seq, _ in batch.rows(self.scheduler.running) if seq not in unfinished]
 
     def learn(
-        self, batch: Batch, sampled: dict[str, list[int]], stopped: Iterable[str] = ()
+        self,
+        batch: Batch,
+        sampled: dict[str, list[int]],
+        stopped: Iterable[str] = (),
+        drafts: dict[str, list[int]] | None = None,
     ) -> dict[str, Any]:
         hashes = {}
+        self.drafts |= drafts or {}
         for id, new in sampled.items():
             seq, tokens = self.live[id], self.tokens[id]
             have = len(tokens) // self.block_size
@@ -105,6 +124,9 @@ class Player:
                 self.ids.extend(ranges, have, tokens)
                 hashes[seq] = ranges
         result = StepResult([self.live[id] for id in stopped], hashes)
+        if self.scheduler.speculation is not None:
+            result.sampled = {self.live[id]: Sampled(len(new), len(new) - 1) for id, new in sampled.items()}
+            result.drafts = {self.live[id]: len(new) for id, new in (drafts or {}).items()}
         finished = self.scheduler.update(batch, result, 0.0)
         return {
             "finished": sorted(seq.id for seq in finished),
@@ -114,7 +136,8 @@ class Player:
 
 def recorded(step: dict[str, Any]) -> dict[str, object]:
     """Bring a recorded step into comparable form: sets sorted, pairs as lists."""
-    return {
+    drafts = ("draft_tokens_scheduled",) if "draft_tokens_scheduled" in step else ()
+    return {name: step[name] for name in drafts} | {
         "scheduled": [list(row) for row in step["scheduled"]],
         "preempted": sorted(step["preempted"]),
         "admitted_cached_tokens": step["admitted_cached_tokens"],
@@ -141,7 +164,7 @@ def replay(case: dict[str, Any], check_invariants: bool = False) -> tuple[list[D
         ours = player.decisions(batch, before)
         ours["sampled"] = sorted(player.samplers(batch))
         if ours["sampled"] == sorted(step["sampled"]):
-            ours |= player.learn(batch, step["sampled"])
+            ours |= player.learn(batch, step["sampled"], drafts=step.get("drafts_proposed"))
         if check_invariants:
             assert batch.num_tokens == sum(n for _, n in ours["scheduled"])
             player.scheduler.check()
@@ -154,6 +177,12 @@ def replay(case: dict[str, Any], check_invariants: bool = False) -> tuple[list[D
         if found:
             return found, player.scheduler
     return [], player.scheduler
+
+
+def speculation(config: dict[str, Any]) -> Speculation | None:
+    """Return how a recorded engine drafts, if it does."""
+    method = config.get("speculative_method")
+    return None if method is None else METHODS[method](config["num_speculative_tokens"])
 
 
 def read_cases(path: Path) -> Iterator[dict[str, Any]]:

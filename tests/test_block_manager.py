@@ -6,8 +6,9 @@ import pytest
 from stepper import Stepper, prompt
 
 from simulator.engine.serve import serve
-from simulator.kv.block_manager import BlockManager, held_runs
+from simulator.kv.block_manager import BlockManager
 from simulator.kv.block_pool import BlockPool
+from simulator.kv.held_blocks import held_runs
 from simulator.kv.prefix import PrefixIds
 from simulator.latency.linear import LinearModel
 from simulator.metrics.tables import ABORTED, COMPLETED, REJECTED

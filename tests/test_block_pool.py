@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from reference_pool import ReferencePool
 
-from simulator.kv.block_manager import BlockManager, held_runs
+from simulator.kv.block_manager import BlockManager
 from simulator.kv.block_pool import BlockPool
+from simulator.kv.held_blocks import held_runs
 from simulator.kv.prefix import PrefixIds, PrivateIds
 from simulator.request import Sequence
 

@@ -54,6 +54,12 @@ EXAMPLES: dict[str, object] = {
     "scheduler.async_scheduling": True,
     "scheduler.min_batch": "offline",
     "scheduler.max_wait_ms": 50.0,
+    "speculative": {
+        "method": "draft_model",
+        "num_speculative_tokens": 2,
+        "acceptance": [0.8, 0.6],
+        "draft_model": "llama-3.2-1b",
+    },
     "latency.kind": "roofline",
     "latency.profile": None,
     "latency.coefficients": None,
@@ -283,6 +289,35 @@ def test_values_of_the_command_line_mean_what_people_mean(text: str, value: obje
         (
             "workload: {predicted_len: {sgima: 1, sigma: 1}}",
             "workload.predicted_len.sgima: unknown key; did you mean sigma?",
+        ),
+        ("speculative: {method: ngram}", "speculative.acceptance: Field required"),
+        (
+            "speculative: {method: eagle, acceptance: 0.5}",
+            "speculative.method: must be 'ngram' or 'draft_model'",
+        ),
+        (
+            "speculative: {method: ngram, acceptance: 1.5}",
+            "speculative.acceptance: must be a rate such as 0.7, a falling list of them, or the path",
+        ),
+        (
+            "speculative: {method: ngram, acceptance: [0.5, 0.6, 0.7]}",
+            "speculative.acceptance: must be a rate such as 0.7, a falling list",
+        ),
+        (
+            "speculative: {method: ngram, acceptance: [0.5, 0.4]}",
+            "speculative: acceptance has 2 rates for 3 num_speculative_tokens; give one for each",
+        ),
+        (
+            "speculative: {method: draft_model, acceptance: 0.5}",
+            "speculative: draft_model is needed for method: draft_model, and only there",
+        ),
+        (
+            "speculative: {method: ngram, acceptance: 0.5, draft_model: llama-3.2-1b}",
+            "speculative: draft_model is needed for method: draft_model, and only there",
+        ),
+        (
+            "speculative: {method: ngram, acceptance: 0.5, num_speculative_token: 2}",
+            "speculative.num_speculative_token: unknown key; did you mean num_speculative_tokens?",
         ),
         ("name: ''", "name: must have at least 1 character, got ''"),
         (f"name: {'x' * 300}", "name: must have at most 200 characters"),

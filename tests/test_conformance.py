@@ -17,7 +17,7 @@ from conformance_sample import record
 SAMPLE = Path(__file__).parent / "data" / "conformance_sample.jsonl"
 
 
-@pytest.mark.parametrize(("file", "num_cases"), [("core", 30), ("extended", 30)])
+@pytest.mark.parametrize(("file", "num_cases"), [("core", 30), ("extended", 30), ("speculative", 15)])
 def test_every_decision_is_vllms(
     shared_data: Path, capsys: pytest.CaptureFixture[str], file: str, num_cases: int
 ) -> None:
@@ -28,9 +28,16 @@ def test_every_decision_is_vllms(
 
 
 def test_the_books_add_up_around_vllms_decisions(shared_data: Path) -> None:
-    cases = list(read_cases(shared_data / "conformance" / "extended.jsonl.gz"))
-    for case in cases[::3]:
-        assert replay(case, check_invariants=True)[0] == []
+    for file in ("extended", "speculative"):
+        cases = list(read_cases(shared_data / "conformance" / f"{file}.jsonl.gz"))
+        for case in cases[::3]:
+            assert replay(case, check_invariants=True)[0] == []
+
+
+def test_a_changed_draft_is_noticed(shared_data: Path) -> None:
+    case = next(read_cases(shared_data / "conformance" / "speculative.jsonl.gz"))
+    number, changed = mutated(case, "draft_tokens_scheduled", drop_one)
+    assert [found[1:3] for found in replay(changed)[0]] == [(number, "draft_tokens_scheduled")]
 
 
 def test_our_own_sample_has_not_changed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,8 @@ from simulator.schedulers.admission import ADMISSIONS
 from simulator.schedulers.orders import ORDERS
 from simulator.schedulers.preempting import Preemption
 from simulator.schedulers.preemption import VICTIMS
+from simulator.schedulers.speculating import Speculation
+from simulator.speculative import ByRate
 
 AXES: dict[str, Sequence[str]] = {
     "batching": list(BATCHING),
@@ -82,7 +84,13 @@ def load(seed: int) -> tuple[Request, ...]:
     return tuple(requests)
 
 
-def run(combination: dict[str, str], seed: int, rules: Sequence[Any] = (), **how: Any) -> Served:
+def run(
+    combination: dict[str, str],
+    seed: int,
+    rules: Sequence[Any] = (),
+    speculation: Speculation | None = None,
+    **how: Any,
+) -> Served:
     """Serve a load in memory for a third of it, so that there is preemption, eviction and waiting."""
     victim, preemption = combination["victim"], combination["preemption"]
     tiers = [
@@ -105,7 +113,11 @@ def run(combination: dict[str, str], seed: int, rules: Sequence[Any] = (), **how
         max_num_seqs=5,
         max_num_batched_tokens=24,
         max_model_len=120,
+        speculation=speculation,
     )
+    if speculation is not None:
+        acceptance = ByRate([0.8, 0.5], np.random.SeedSequence(seed))
+        how = {"async_scheduling": False, "acceptance": acceptance} | how
     how = {"async_scheduling": seed % 2 == 1, "horizon": LONGEST} | how
     return serve(load(seed), scheduler, CLOCK, plan=PATIENCE, **how)
 
@@ -116,13 +128,15 @@ def tables(served: Served, seed: int) -> list[Any]:
     return [getattr(table, field.name) for table in parts for field in fields(table)] + list(recorder.gaps())
 
 
-def assert_holds(combination: dict[str, str], seed: int, rules: Sequence[Any] = ()) -> None:
-    skipped = run(combination, seed, rules)
-    ticked = run(combination, seed, rules, check_invariants=True)  # looks at every step, so none is skipped
+def assert_holds(combination: dict[str, str], seed: int, rules: Sequence[Any] = (), **how: Any) -> None:
+    skipped = run(combination, seed, rules, **how)
+    ticked = run(
+        combination, seed, rules, check_invariants=True, **how
+    )  # looks at every step, so none is skipped
     assert ticked.recorder.num_skipped == 0
     for mine, theirs in zip(tables(skipped, seed), tables(ticked, seed), strict=True):
         np.testing.assert_array_equal(mine, theirs)
-    again = run(combination, seed, rules)
+    again = run(combination, seed, rules, **how)
     for mine, theirs in zip(tables(skipped, seed), tables(again, seed), strict=True):
         np.testing.assert_array_equal(mine, theirs)
     for served in (skipped, ticked):
@@ -135,9 +149,7 @@ def assert_conserved(served: Served, seed: int) -> None:
     assert not scheduler.running
     assert not scheduler.waiting.size
     assert not scheduler.fetching
-    assert scheduler.kv.num_used == sum(
-        scheduler.kv.blocks_for(seq.num_computed) for seq in scheduler.padding
-    )
+    assert scheduler.kv.num_used == sum(seq.num_blocks for seq in scheduler.padding)
     for i, request in enumerate(load(seed)):
         assert table.status[i] in (COMPLETED, ABORTED, REJECTED)
         if table.status[i] == COMPLETED:
@@ -151,6 +163,12 @@ def assert_conserved(served: Served, seed: int) -> None:
 def test_every_pair_of_policies_keeps_the_books_and_gets_on(combination: dict[str, str]) -> None:
     for seed in (0, 5):
         assert_holds(combination, seed)
+
+
+@pytest.mark.parametrize("combination", pairwise(AXES), ids=lambda c: "-".join(c.values()))
+def test_every_pair_of_policies_keeps_the_books_with_drafts(combination: dict[str, str]) -> None:
+    for seed, speculation in ((0, Speculation.by_ngram(2)), (5, Speculation.by_draft_model(2))):
+        assert_holds(combination, seed, speculation=speculation)
 
 
 @pytest.mark.slow

@@ -12,9 +12,10 @@ import pytest
 from reference_tree import ReferenceTree
 
 from simulator.errors import ConfigError
-from simulator.kv.block_manager import BlockManager, held_runs
+from simulator.kv.block_manager import BlockManager
 from simulator.kv.cached_block import Block
 from simulator.kv.eviction import EVICTIONS, ONE_KEY_A_RUN, Eviction
+from simulator.kv.held_blocks import held_runs
 from simulator.kv.keyed_pool import CachedRun, KeyedPool
 from simulator.kv.prefix import PrefixIds, PrivateIds
 from simulator.request import Sequence

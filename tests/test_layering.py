@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS = [
-    {"errors", "request", "batch", "specs"},
+    {"errors", "request", "decode_group", "batch", "specs"},
     {"kv", "workload", "latency"},
     {"schedulers", "speculative"},
     {"engine", "metrics"},

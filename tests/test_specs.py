@@ -19,6 +19,7 @@ PUBLISHED = {  # safetensors totals on the models' pages; DeepSeek-V3 without it
     "llama-2-70b": 68_976_648_192,
     "llama-3-8b": 8_030_261_248,
     "llama-3.1-8b": 8_030_261_248,
+    "llama-3.2-1b": 1_235_814_400,
     "llama-3.1-70b": 70_553_706_496,
     "codellama-34b": 33_743_970_304,
     "mistral-7b": 7_241_732_096,
@@ -66,7 +67,8 @@ def test_gemms_and_embeddings_make_up_the_dense_models(name: str) -> None:
     if model.moe:
         return
     matrices = model.num_layers * sum(n * k for n, k in model.layer_gemms())
-    rest = model.num_params - matrices - 2 * model.vocab_size * model.hidden_size
+    tables = 1 if model.tied_embeddings else 2
+    rest = model.num_params - matrices - tables * model.vocab_size * model.hidden_size
     assert 0 < rest < 1e-3 * model.num_params
 
 

@@ -87,6 +87,8 @@ def outcome(made: Run, written: list[Path]) -> str:
             lines.append(f"{what.capitalize()}: {own[what]} {own.get(f'{what}_by_reason') or ''}".rstrip())
     if own["oversized_prompts"]:
         lines.append(f"Oversized: {own['oversized_prompts']} {OVERSIZED}")
+    if made.scenario.speculative is not None:
+        lines.append(drafts_line(made))
     lines.append(steps_line(made))
     if own["cost_per_million_output_tokens"] is not None:
         lines.append(f"Cost: {own['cost_per_million_output_tokens']:.2f} per million output tokens")
@@ -103,6 +105,17 @@ def outcome(made: Run, written: list[Path]) -> str:
     first = names.get("report.html")
     lines.append(f"Report: {first}" if first else f"Run folder: {written[0].parent}")
     return "\n".join(lines)
+
+
+def drafts_line(made: Run) -> str:
+    """Say what speculative decoding drafted and what came of it."""
+    keys, rate = made.scenario.speculative, made.summary["spec_decode_acceptance_rate"]
+    assert keys is not None, "the run speculates"
+    text = f"Drafts: {keys.method}, {keys.num_speculative_tokens} at a time, "
+    if rate is None:
+        return text + "none verified"
+    length = made.summary["spec_decode_acceptance_length"]
+    return text + f"{rate:.1f} % accepted, {length:.2f} tokens a verification"
 
 
 def steps_line(made: Run) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from simulator.config.admission import build_rules
 from simulator.config.policies import Policy, PolicyFile, find_policy, policy_files
 from simulator.config.scenario import Scenario, SchedulerSection
+from simulator.config.speculative import build_draft_model, build_speculation
 from simulator.config.tenants import tenant_weights
 from simulator.config.tiers import build_tiers
 from simulator.errors import ConfigError, suggest
@@ -19,6 +20,7 @@ from simulator.kv.block_manager import BlockManager
 from simulator.kv.eviction import EVICTIONS, Eviction
 from simulator.kv.size import KvSize, kv_size
 from simulator.latency.base import LatencyModel
+from simulator.latency.drafting import with_draft_model
 from simulator.latency.estimate import estimate
 from simulator.latency.linear import LinearModel
 from simulator.latency.profile_file import best_profile, best_profile_path, load_profile, shipped_profiles
@@ -82,9 +84,13 @@ def build_machine(scenario: Scenario) -> Machine:
         raise ConfigError(
             f"model.max_model_len: {max_model_len} exceeds the {model.max_model_len} of {model.name}"
         )
+    if scenario.speculative is not None and scenario.scheduler.async_scheduling:
+        raise ConfigError("scheduler.async_scheduling: must be false under speculative, got true")
+    draft = build_draft_model(scenario.speculative, model)
     size = kv_size(
         model,
         hardware,
+        draft=draft,
         context=max_model_len,
         block_size=scenario.kv.block_size,
         gpu_memory_utilization=scenario.kv.gpu_memory_utilization,
@@ -94,6 +100,11 @@ def build_machine(scenario: Scenario) -> Machine:
     )
     latency = build_latency(scenario, model, hardware)
     notes = list(_latency_notes(scenario, latency))
+    if scenario.speculative is not None and draft is not None:
+        latency = with_draft_model(
+            latency, hardware, draft, scenario.speculative.num_speculative_tokens, scenario.kv.kv_cache_dtype
+        )
+        notes.append(f"the draft model {draft.name} is priced by the roofline, without host time")
     if not size.is_override:
         notes.append(
             f"{size.num_gpu_blocks:,} KV blocks are derived with {scenario.kv.reserve_gib:g} GiB assumed for "
@@ -174,6 +185,7 @@ def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) ->
             f"scheduler.preemption: {keys.preemption} needs a memory tier to swap to (kv.tiers)"
         )
     min_batch, max_wait_ms = _collect_rule(keys)
+    speculation = build_speculation(scenario.speculative)
     return batching(
         kv,
         order=order,
@@ -192,6 +204,7 @@ def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) ->
         scheduler_reserve_full_isl=keys.scheduler_reserve_full_isl,
         min_batch=min_batch,
         max_wait=max_wait_ms / 1e3,
+        **({} if speculation is None else {"speculation": speculation}),
     )
 
 

@@ -20,7 +20,13 @@ from simulator.errors import ConfigError, suggest
 from simulator.specs import MODELS
 
 MAX_FILE_BYTES = 256 << 10
-_PATH_KEYS = (("model", "name"), ("latency", "profile"), ("workload", "trace"))
+_PATH_KEYS = (
+    ("model", "name"),
+    ("speculative", "draft_model"),
+    ("speculative", "acceptance"),
+    ("latency", "profile"),
+    ("workload", "trace"),
+)
 
 
 def bundled_scenarios() -> list[str]:

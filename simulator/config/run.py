@@ -15,6 +15,7 @@ from simulator.config.build import NO_POLICIES, Machine, Policies, build_machine
 from simulator.config.build_workload import build_workload, client_plan
 from simulator.config.policies import policy_records, suspects
 from simulator.config.scenario import Scenario
+from simulator.config.speculative import build_acceptance
 from simulator.config.tenants import slo_of, tenant_limits, tenant_weights, with_deadlines
 from simulator.config.wrong_policies import blaming, policies_in_force, searching
 from simulator.engine.clients import ClientPlan, Progress
@@ -88,6 +89,7 @@ def run_scenario(
         plan=client_plan(scenario, workload) if plan is None else plan,
         async_scheduling=scenario.scheduler.async_scheduling,
         horizon=scenario.run.horizon_s,
+        acceptance=build_acceptance(scenario.speculative, scenario.seed),
     )
 
     def checked() -> None:
@@ -115,6 +117,8 @@ def run_scenario(
         method=scenario.run.percentile_method,
     )
     run = Run(scenario, machine, workload, requests, steps, gaps, summary, log, policies)
+    if served.recorder.verifications is not None:
+        summary |= served.recorder.verifications.summary()
     summary["servetwin"] = _own(run, served)
     return run
 

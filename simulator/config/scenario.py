@@ -32,6 +32,7 @@ from simulator.config.key_types import (
     check_names,
 )
 from simulator.config.plain_yaml import dump_yaml
+from simulator.config.speculative import SpeculativeSection
 from simulator.config.tiers import TierSection
 from simulator.errors import suggest
 from simulator.workload.predictor import MAX_SIGMA
@@ -263,6 +264,9 @@ class Scenario(Section):
     hardware: HardwareSection = HardwareSection()
     kv: KvSection = KvSection()
     scheduler: SchedulerSection = SchedulerSection()
+    speculative: SpeculativeSection | None = Field(
+        None, description="{method: ngram | draft_model, num_speculative_tokens: 3, acceptance: 0.7}"
+    )
     latency: LatencySection = LatencySection()
     workload: WorkloadSection = WorkloadSection()
     slo: SloSection = SloSection()

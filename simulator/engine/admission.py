@@ -16,7 +16,10 @@ def why_rejected(request: Request, scheduler: Scheduler) -> str | None:
     if length > scheduler.max_model_len:
         length = scheduler.max_model_len
     kv = scheduler.kv
-    if kv.blocks_for(length - 1) > kv.pool.num_blocks:
+    slots = length - 1
+    if scheduler.speculation is not None:
+        slots = min(slots + scheduler.spare_slots, scheduler.max_model_len)
+    if kv.blocks_for(slots) > kv.pool.num_blocks:
         return "needs more KV blocks than there are"
     return None
 

@@ -31,9 +31,13 @@ class Step(TypedDict):
 
 
 class Decision(Step, total=False):
-    """One step, and where it began any, its transfers: (request id or None, tier, blocks, "in" or "out")."""
+    """One step, and where there are any, its transfers: (request id or None, tier, blocks, "in" or "out").
+
+    And how many of a chunk's tokens are drafts to verify; a sequence that decodes by speculation is a chunk.
+    """
 
     moves: list[tuple[str | None, int, int, str]]
+    drafts: dict[str, int]
 
 
 def is_decision(line: object) -> bool:
@@ -55,7 +59,7 @@ class DecisionLog:
         line = Decision(
             step=len(self.lines),
             t=now,
-            decodes=batch.num_decodes,
+            decodes=batch.num_decodes - batch.num_verified,
             chunks=[(chunk.seq.id, chunk.num_tokens, chunk.start) for chunk in batch.chunks],
             cached={chunk.seq.id: chunk.cached for chunk in batch.chunks if chunk.cached},
             preempted=[seq.id for seq in batch.preempted],
@@ -68,6 +72,8 @@ class DecisionLog:
             line["moves"] = [
                 (seq.id if seq else None, tier, n, direction) for seq, tier, n, direction in batch.moves
             ]
+        if batch.num_drafts:
+            line["drafts"] = {chunk.seq.id: chunk.num_draft for chunk in batch.chunks if chunk.num_draft}
         self.lines.append(line)
 
     def finished(self, sequences: Iterable[Sequence], now: float) -> None:

@@ -10,7 +10,8 @@ import heapq
 import math
 from collections.abc import Iterable
 
-from simulator.batch import NOTHING_ENDED, Batch, DecodeGroup, Move, StepResult
+from simulator.batch import NOTHING_ENDED, Batch, Move, StepResult
+from simulator.decode_group import DecodeGroup
 from simulator.engine.links import Links, Moved
 from simulator.latency.base import LatencyModel
 from simulator.request import Request, Sequence

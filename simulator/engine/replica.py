@@ -6,10 +6,9 @@
 
 Arrivals and aborts take effect between steps, as in vLLM's engine core. With `async_scheduling` the next step
 is decided before the last one's results are in (rule 8.4), so a sequence is seen to end one step late.
-
 The replica keeps its own clock and runs ahead of SimPy's to the next event outside, so a step costs no event.
-Where the scheduler says that it would decide the same again (`steady_steps`), the steps are taken without
-asking it; their ends are added up one by one, so that skipping moves no time by a single bit.
+Steps that it would decide alike (`steady_steps`) are taken without asking the scheduler, their ends added up
+one by one, so that skipping moves no time by a single bit.
 """
 
 from __future__ import annotations
@@ -87,6 +86,7 @@ class Replica:
         self.check_invariants = check_invariants  # after every step: for tests, at a cost per sequence
         self.is_watched = bool(observers) or check_invariants
         self.skips = skip and not self.is_watched
+        self.verifies = recorder.verifications  # under speculation, where every step is learnt from
         self.now = env.now  # the replica's clock, at or ahead of SimPy's
         self._aborts: dict[Sequence, tuple[float, str]] = {}  # whose client has gone: when and why
         self._arrivals: list[Arrival] = []  # fetches that are complete, and not yet learnt
@@ -158,7 +158,7 @@ class Replica:
             if batch.num_tokens:
                 result = executor.execute(batch, start)
                 end = executor.end_of(batch, start)
-                ends_any = result.stopped or batch.ending
+                ends_any = result.stopped or batch.ending or self.verifies
                 if env.peek() <= end or (ends_any and self.on_done is not None):
                     while env.now < end:
                         yield StepEnd(env, end)
@@ -168,11 +168,9 @@ class Replica:
                     self._pending = batch, result
                 elif ends_any or result.hashes:
                     self._learn(batch, result)
-                gave_first = batch.num_sampled > batch.num_decodes  # then one more decodes in the next step
-                if ends_any or gave_first or scheduler.has_news or not self.skips:
-                    continue
-                under_way = self._repeat(batch)
-                if under_way is not None:
+                if ends_any or scheduler.has_news or not self.skips or batch.num_sampled > batch.num_decodes:
+                    continue  # after a first token one more decodes in the next step
+                if (under_way := self._repeat(batch)) is not None:
                     while env.now < under_way.end:
                         yield StepEnd(env, under_way.end)
                     recorder.repeated([under_way.end], [under_way.opened])
@@ -238,7 +236,9 @@ class Replica:
 
     def _learn(self, batch: Batch, result: StepResult) -> None:
         """Update the scheduler with a step's result."""
-        if not (batch.ending or result.stopped or result.hashes):
+        if self.verifies is not None:
+            self.verifies.learnt(batch, result, self.recorder.num_steps - 1)
+        elif not (batch.ending or result.stopped or result.hashes):
             return
         now = self.now
         try:

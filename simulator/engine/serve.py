@@ -15,10 +15,13 @@ from simulator.engine.executor import Executor
 from simulator.engine.links import Links
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.engine.replica import Observer, Replica
+from simulator.engine.speculating_oracle import SpeculatingExecutor
 from simulator.latency.base import LatencyModel
 from simulator.metrics.recorder import Recorder
+from simulator.metrics.verifications import Verifications
 from simulator.request import Request
 from simulator.schedulers.base import Scheduler
+from simulator.speculative import Acceptance
 
 
 @contextmanager
@@ -57,15 +60,22 @@ def serve(
     check_invariants: bool = False,
     skip: bool = True,
     make_executor: MakeExecutor | None = None,
+    acceptance: Acceptance | None = None,
 ) -> Served:
     """Run requests, given in order of arrival, until all are done or the horizon (s, inclusive) is over.
 
-    With `make_executor` another one executes the batches: a real engine.
+    With `make_executor` another one executes the batches: a real engine. A scheduler that speculates needs
+    an `acceptance`, which says what becomes of its drafts.
     """
     env = simpy.Environment()
     recorder = Recorder(len(requests), scheduler.kv.pool.num_blocks)
     tiers = scheduler.kv.tiers
-    simulated = SimulatedExecutor(latency, scheduler.decodes, None if tiers is None else Links(tiers))
+    links = None if tiers is None else Links(tiers)
+    if scheduler.speculation is None:
+        simulated = SimulatedExecutor(latency, scheduler.decodes, links)
+    else:
+        simulated = _speculating(scheduler, latency, links, acceptance, async_scheduling)
+        recorder.verifications = Verifications()
     executor = simulated if make_executor is None else make_executor(scheduler, simulated)
     if scheduler.latency is None:
         scheduler.latency = latency
@@ -96,3 +106,15 @@ def serve(
     if progress is not None:
         progress(recorder.num_done, len(requests))
     return Served(recorder, scheduler)
+
+
+def _speculating(
+    scheduler: Scheduler,
+    latency: LatencyModel,
+    links: Links | None,
+    acceptance: Acceptance | None,
+    async_scheduling: bool,
+) -> SimulatedExecutor:
+    if acceptance is None or async_scheduling:
+        raise ValueError("speculation needs an acceptance model, and knows no async_scheduling")
+    return SpeculatingExecutor(latency, scheduler.decodes, links, acceptance)

@@ -122,6 +122,8 @@ def close(spans: list[Span], end: float) -> None:
 
 
 def _running(seq: Sequence, batch: Batch, chunk: Chunk | None) -> tuple[str, str, int]:
+    if chunk is not None and chunk.is_decode:
+        return DECODE, "a step verifies its drafts", chunk.num_tokens
     if chunk is not None:
         done = chunk.start + chunk.num_tokens
         cached = f", {chunk.cached} found in the prefix cache" if chunk.cached else ""

@@ -100,6 +100,8 @@ def find_bounds(
 
     ConfigError if requests share an id, by which rows of the result are found in the workload.
     """
+    if run.scenario.speculative is not None:
+        raise ConfigError("bounds: speculative must be null, for more than a token a step nothing is bounded")
     notes = _notes(run)
     best = _Best.of(run)
     limits: tuple[Limit, ...] = ()

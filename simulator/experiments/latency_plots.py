@@ -55,7 +55,8 @@ def token_gaps(steps: StepTable) -> tuple[Floats, Floats]:
     decodes = steps.num_decodes > 0
     previous = np.maximum.accumulate(np.where(decodes, index, -1))
     last_decode = np.concatenate(([-1], previous[:-1])) if len(index) else previous
-    firsts = np.concatenate(([0], np.cumsum(np.maximum(steps.num_sampled - steps.num_decodes, 0))))
+    sampling = steps.num_sampled - steps.draft_tokens
+    firsts = np.concatenate(([0], np.cumsum(np.maximum(sampling - steps.num_decodes, 0))))
     joined = np.minimum(firsts[index] - firsts[last_decode + 1], steps.num_decodes)
     stayed = np.where(last_decode >= 0, steps.num_decodes - joined, 0)
     long = steps.end - steps.end[last_decode]

@@ -130,7 +130,7 @@ def throughput(requests: RequestTable, steps: StepTable, **_: object) -> Figure:
     done = requests.status == STATUS.index("completed")
     lines = (
         ("prefill tokens", PREFILL, 1, steps.end, steps.prefill_tokens),
-        ("output tokens", DECODE, 1, steps.end, steps.num_sampled),
+        ("output tokens", DECODE, 1, steps.end, steps.output_tokens),
         ("requests arriving", WAITING, 2, requests.arrival, one),
         ("requests completed", RUNNING, 2, requests.finish[done], one[done]),
     )

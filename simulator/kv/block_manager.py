@@ -8,11 +8,12 @@ lets go of them, all others when they are scheduled (rule 6.4).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple, cast
 
 from simulator.kv.block_pool import BlockPool, Run
 from simulator.kv.eviction import Eviction, lru
+from simulator.kv.held_blocks import check_blocks, held_runs
 from simulator.kv.keyed_pool import KeyedPool, PoolContext
 from simulator.kv.tiers import Tiers
 from simulator.kv.watch import BlockWatcher
@@ -63,6 +64,8 @@ class BlockManager:
         if tiers is not None and tiers.offloads:
             self.pool.on_evict = tiers.evicted
         self.watcher: BlockWatcher | None = None
+        self.lookahead: int | None = None  # under speculation: slots kept beyond those of a step
+        self._max_slots = 0  # of a sequence, then
         self.num_queries = 0  # tokens looked up at admissions
         self.num_hits = 0  # of these, tokens found
 
@@ -70,6 +73,10 @@ class BlockManager:
         """Let the eviction look at the state of a scheduler."""
         if isinstance(self.pool, KeyedPool):
             self.pool.ctx = ctx
+
+    def look_ahead(self, num_slots: int, max_model_len: int) -> None:
+        """Expect draft tokens, and keep so many slots beyond those of a step, up to max_model_len (5.4)."""
+        self.lookahead, self._max_slots = num_slots, max_model_len
 
     def watch(self, watcher: BlockWatcher) -> None:
         """Tell a real engine what happens to the blocks; before any are taken."""
@@ -124,8 +131,15 @@ class BlockManager:
         `must_fit` is the number of tokens that must find room now although only some are scheduled. Without
         `publish` nobody can hit the blocks of the n tokens yet, since their KV is still elsewhere.
         """
-        if not self.has_room(hit, n, must_fit=must_fit, watermark=watermark):
+        slots = n
+        if n and publish and self.lookahead is not None:
+            start = hit.num_blocks * self.block_size
+            slots = min(start + n + self.lookahead, self._max_slots) - start
+            n = min(n, seq.num_prompt + seq._output - start)  # without placeholders of drafts
+        if not self.has_room(hit, slots, must_fit=must_fit, watermark=watermark):
             return False
+        if slots != n:
+            seq.slots = start + slots
         pool, size = self.pool, self.block_size
         hit_runs, num_hit, _ = hit
         for run, count in hit_runs:
@@ -136,13 +150,15 @@ class BlockManager:
             self.watcher.hit(seq, num_hit)
         self.num_queries += seq.num_prompt + seq._output
         self.num_hits += num_hit * size
-        pool.take(-(-n // size))
+        pool.take(-(-slots // size))
         if publish and seq.hash_private_from:
             self._register(seq, min(num_hit + n // size, seq.hash_private_from))
         return True
 
     def allocate(self, seq: Sequence, n: int) -> bool:
         """Give a running sequence slots for n more tokens; False and no change if blocks are short."""
+        if self.lookahead is not None:
+            return self._allocate_ahead(seq, n, self.lookahead)
         size, pool = self.block_size, self.pool
         computed = seq._computed if seq.group is None else seq.num_computed
         need = -(-(computed + n) // size) + -computed // size
@@ -160,6 +176,20 @@ class BlockManager:
             self._register(seq, min((computed + n) // size, seq.hash_private_from))
         return True
 
+    def _allocate_ahead(self, seq: Sequence, n: int, lookahead: int) -> bool:
+        """Do the same where the last of the n may be drafts; blocks of rejected ones are still held (5.7)."""
+        end = seq.num_computed + n
+        slots = min(end + lookahead, self._max_slots)
+        need = self.blocks_for(slots) - self.blocks_for(max(seq.num_computed, seq.slots))
+        if need > self.pool.num_free:
+            return False
+        if need > 0:
+            self.pool.take(need)
+        seq.slots = max(seq.slots, slots)
+        if seq.num_hashed < seq.hash_private_from:
+            self._register(seq, min(min(end, seq.num_tokens) // self.block_size, seq.hash_private_from))
+        return True
+
     def release(self, seq: Sequence, num_slots: int, *, publish: bool = True) -> None:
         """Take back all blocks of a sequence to which `num_slots` token slots are allocated.
 
@@ -167,6 +197,8 @@ class BlockManager:
         """
         pool, size = self.pool, self.block_size
         full, held = num_slots // size, -(-num_slots // size)
+        if seq.slots:
+            held, seq.slots = max(held, -(-seq.slots // size)), 0
         if held > pool.num_blocks - pool.num_unhashed_free - pool.num_cached_free:
             raise ValueError(f"{seq!r} releases more blocks than are in use: double free")
         if (
@@ -256,32 +288,4 @@ class BlockManager:
 
     def check(self, sequences: Iterable[Sequence]) -> None:
         """Raise AssertionError unless every block is free or owned, and every reference is accounted for."""
-        refs: dict[int, int] = {}
-        runs: dict[int, Run] = {id(run): run for run in self.pool.cached_runs()}
-        unhashed = 0
-        for seq in sequences:
-            unhashed += self.blocks_for(seq.num_computed) - seq.num_hashed
-            for run in held_runs(seq):
-                runs[id(run)] = run
-                refs[id(run)] = refs.get(id(run), 0) + 1
-        for key, run in runs.items():
-            assert run.refs == refs.get(key, 0), f"{run!r} has {refs.get(key, 0)} holders"
-            assert len(run) > 0, f"{run!r} is empty"
-        cached_free = sum(len(run) for run in runs.values() if not run.refs)
-        held = sum(len(run) for run in runs.values() if run.refs)
-        pool = self.pool
-        assert cached_free == pool.num_cached_free, f"{cached_free} != {pool.num_cached_free} cached free"
-        assert held + unhashed + pool.num_free == pool.num_blocks, (
-            f"{held} hashed + {unhashed} other held + {pool.num_free} free != {pool.num_blocks} blocks"
-        )
-
-
-def held_runs(seq: Sequence) -> Iterator[Run]:
-    """Yield the runs a sequence holds, in prefix order, following splits."""
-    for run, count in cast("list[tuple[Run, int]]", seq.runs):
-        piece: Run | None = run
-        while count > 0:
-            assert piece is not None
-            yield piece
-            count -= piece.hi - piece.lo
-            piece = piece.next
+        check_blocks(self.pool, self.block_size, sequences)

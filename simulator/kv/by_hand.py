@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simulator.kv.block_manager import BlockManager, held_runs
+from simulator.kv.block_manager import BlockManager
 from simulator.kv.eviction import Eviction, lru
+from simulator.kv.held_blocks import held_runs
 from simulator.kv.prefix import PrefixIds
 from simulator.request import HashRange, Sequence
 

@@ -109,10 +109,12 @@ def kv_size(
     kv_cache_dtype: str = "auto",
     tensor_parallel_size: int = 1,
     num_gpu_blocks_override: int | None = None,
+    draft: Model | None = None,
 ) -> KvSize:
     """Size the KV pool of a model on a GPU; `context` defaults to the model's max_model_len.
 
-    ConfigError says which term is out of range or too large.
+    A `draft` model has its weights beside it and its KV in the same blocks. ConfigError says which term is
+    out of range or too large.
     """
     model = get_model(model) if isinstance(model, str) else model
     hardware = get_hardware(hardware) if isinstance(hardware, str) else hardware
@@ -123,23 +125,26 @@ def kv_size(
     for field, value in counts.items():
         _check(field, value, value >= 1, ">= 1")
     rank = (kv_cache_dtype, tensor_parallel_size)
+    models = [model] if draft is None else [model, draft]
+    tokens = -(-context // block_size) * block_size
+    per_token = sum(each.kv_bytes_per_token(*rank) for each in models)
     size = KvSize(
-        model=model.name,
+        model=" with ".join(each.name for each in models),
         hardware=hardware.name,
         tensor_parallel_size=tensor_parallel_size,
         kv_cache_dtype=model.dtype if kv_cache_dtype == "auto" else kv_cache_dtype,
         block_size=block_size,
-        bytes_per_token=model.kv_bytes_per_token(*rank),
-        block_bytes=model.kv_bytes_per_token(*rank) * block_size,
+        bytes_per_token=per_token,
+        block_bytes=per_token * block_size,
         memory_bytes=hardware.memory,
         gpu_memory_utilization=gpu_memory_utilization,
-        weight_bytes=model.weight_bytes(tensor_parallel_size=tensor_parallel_size),
+        weight_bytes=sum(each.weight_bytes(tensor_parallel_size=tensor_parallel_size) for each in models),
         reserve_bytes=int(reserve_gib * GIB),
         num_gpu_blocks=num_gpu_blocks_override or 0,
         is_override=num_gpu_blocks_override is not None,
         context=context,
         max_model_len=model.max_model_len,
-        request_bytes=model.kv_bytes(-(-context // block_size) * block_size, *rank),
+        request_bytes=sum(each.kv_bytes(tokens, *rank) for each in models),
     )
     return _derived(size)
 

@@ -18,11 +18,11 @@ class Features(Protocol):
     """The sums over one step's rows that decide how long it takes. All counts are tokens unless named."""
 
     @property
-    def num_tokens(self) -> int: ...  # rows of the step: decodes plus prefill tokens
+    def num_tokens(self) -> int: ...  # rows of the step: decodes, prefill tokens and drafts to verify
     @property
     def num_seqs(self) -> int: ...  # sequences in the step
     @property
-    def num_sampled(self) -> int: ...  # sequences that sample a token (the head runs on these rows)
+    def num_sampled(self) -> int: ...  # rows of the head: sequences that sample a token, and drafts
     @property
     def num_decodes(self) -> int: ...
     @property

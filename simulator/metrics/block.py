@@ -23,6 +23,13 @@ _SECTIONS = (
     ("Inter-token Latency", "ITL"),
     ("End-to-end Latency", "E2EL"),
 )
+_DRAFTS = (
+    ("Acceptance rate (%):", "acceptance_rate"),
+    ("Acceptance length:", "acceptance_length"),
+    ("Drafts:", "num_drafts"),
+    ("Draft tokens:", "draft_tokens"),
+    ("Accepted tokens:", "accepted_tokens"),
+)
 _WHOLE = {"completed", "failed", "max_concurrency", "total_input_tokens", "total_output_tokens"}
 _OPTIONAL = {"max_concurrency", "request_rate", "request_goodput"}
 
@@ -38,6 +45,11 @@ def result_block(summary: dict[str, object]) -> str:
         lines.append(f"{title:-^50}")
         for label, key in (("Mean", "mean"), ("Median", "median"), ("P99", "p99")):
             lines.append(_line(f"{label} {name} (ms):", summary.get(f"{key}_{name.lower()}_ms")))
+    if "spec_decode_num_drafts" in summary:
+        lines.append(f"{'Speculative Decoding':-^50}")
+        for label, key in _DRAFTS:
+            number = summary[f"spec_decode_{key}"]
+            lines.append(_line(label, number, "" if isinstance(number, int) else ".2f"))
     lines.append("=" * 50)
     return "\n".join(lines)
 

@@ -29,9 +29,10 @@ from simulator.metrics.tables import (
     StepTable,
 )
 from simulator.metrics.transfers import Transfers
+from simulator.metrics.verifications import Verifications
 from simulator.request import Request, Sequence
 from simulator.schedulers.base import Scheduler
-from simulator.workload.requests import Requests
+from simulator.workload.requests import sent_columns
 
 _NAN = float("nan")
 
@@ -59,6 +60,7 @@ class Recorder:
         self._stints = array("q")  # those that are over: (request, first step, last step) one after the other
         self._left_out: list[Sequence] = []  # decodes that the last step left out
         self.transfers = Transfers()
+        self.verifications: Verifications | None = None  # under speculation
         self.num_skipped = 0  # steps taken without asking the scheduler again
 
     @property
@@ -78,6 +80,8 @@ class Recorder:
                 kv_tokens += seq._computed
         for seq in scheduler.fetching:
             kv_tokens += seq._computed
+        if self.verifications is not None:
+            kv_tokens += sum(seq._computed for seq in scheduler.running if seq.speculates)
         self._spans.frombytes(
             pack_span(
                 1,
@@ -132,7 +136,7 @@ class Recorder:
         ends = self._ends
         if batch.num_sampled > batch.num_decodes:
             for chunk in batch.chunks:
-                if chunk.samples:
+                if chunk.samples and not chunk.is_decode:
                     self._joined[chunk.seq] = len(ends)
         if self._left_out or batch.postponed:
             still = set(batch.postponed)
@@ -224,7 +228,7 @@ class Recorder:
         request, first, last = self._ended_stints()
         found, decoding = np.zeros(len(self.status), np.int64), self._decoding()
         np.add.at(found, request, 1 + decoding[last] - decoding[first])
-        return found
+        return found if self.verifications is None else found + self.verifications.more_output(len(found))
 
     @property
     def first_token_at(self) -> Floats:
@@ -254,7 +258,10 @@ class Recorder:
     def step_table(self) -> StepTable:
         """Return the steps that have ended, the repeated ones written out."""
         stall = self.transfers.stall(len(self._ends))
-        return written_out(self._spans, self._ends, self._opened, stall, self.num_blocks)
+        steps = written_out(self._spans, self._ends, self._opened, stall, self.num_blocks)
+        if self.verifications is not None:
+            self.verifications.add_to(steps)
+        return steps
 
     def _in_order(self) -> Ints:
         """Indices of the requests that reached the server, in order of arrival: the rows of the table."""
@@ -266,7 +273,7 @@ class Recorder:
         """Return the requests that reached the server, in order of arrival, with what became of them."""
         arrived, rows = np.array(self.arrived_at), self._in_order()
         places = rows.tolist()
-        ids, num_prompt, priority, tenants = _sent(requests)
+        ids, num_prompt, priority, tenants = sent_columns(requests)
         status = np.asarray(self.status)[rows].astype(np.int64)
         default = ["stop" if i == COMPLETED else "" for i in range(len(STATUS))]
 
@@ -290,17 +297,3 @@ class Recorder:
             client_queue=np.asarray(self.client_queue)[rows],
             pre_delay=np.asarray(self.pre_delay)[rows],
         )
-
-
-def _sent(requests: Iterable[Request]) -> tuple[list[str], Ints, Ints, list[str]]:
-    """Return ids, prompt lengths, priorities and tenants; a workload has them as columns."""
-    if isinstance(requests, Requests):
-        return requests.ids, requests.workload.num_prompt, requests.workload.priority, requests.tenants
-    every = list(requests)
-    num_prompt, priority = [r.num_prompt for r in every], [r.priority for r in every]
-    return (
-        [r.id for r in every],
-        np.array(num_prompt, dtype=np.int64),
-        np.array(priority, dtype=np.int64),
-        [r.tenant for r in every],
-    )

@@ -128,7 +128,7 @@ def _peak_tokens(steps: StepTable) -> float:
     if not len(steps):
         return 0.0
     _, second = np.unique(steps.end.astype(np.int64), return_inverse=True)
-    return float(np.bincount(second, weights=steps.num_sampled).max())
+    return float(np.bincount(second, weights=steps.output_tokens).max())
 
 
 def _peak_requests(requests: RequestTable, kept: Ints) -> int:

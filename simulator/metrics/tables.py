@@ -60,7 +60,7 @@ class StepTable:
     end: Floats
     num_tokens: Ints  # rows of the step
     num_seqs: Ints
-    num_sampled: Ints
+    num_sampled: Ints  # rows of the head: a sequence that samples has one, and one for each of its drafts
     num_decodes: Ints
     decode_kv: Ints
     decode_kv_max: Ints
@@ -74,10 +74,20 @@ class StepTable:
     num_preempted: Ints  # sequences preempted in this step
     evicted_blocks: Ints  # cached blocks overwritten in this step
     stall: Floats = field(default_factory=lambda: np.zeros(0))  # s that it waited for copies out of the GPU
+    draft_tokens: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # verified, placeholders too
+    accepted_tokens: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # of them, kept
 
     def __post_init__(self) -> None:
         if not len(self.stall):
             self.stall = np.zeros(len(self))
+        for name in ("draft_tokens", "accepted_tokens"):
+            if not len(getattr(self, name)):
+                setattr(self, name, np.zeros(len(self), np.int32))
+
+    @property
+    def output_tokens(self) -> Ints:
+        """Tokens that each step added to answers; of drafts, those that were kept."""
+        return self.num_sampled - self.draft_tokens + self.accepted_tokens
 
     def __len__(self) -> int:
         return len(self.start)

@@ -25,12 +25,12 @@ Admission = Callable[[Sequence, Context], Verdict]
 
 def reserve_output(seq: Sequence, ctx: Context) -> Verdict:
     """Admit if prompt + max_tokens of all that run would fit: nobody is ever preempted (Orca, OSDI 2022)."""
-    own = ctx.blocks_for(seq.num_prompt + seq.limit - 1)
+    own = ctx.most_blocks(seq)
     if own > ctx.num_blocks:
         return SHED
     if ctx.arriving:
         return ADMIT
-    reserved = sum(ctx.blocks_for(other.num_prompt + other.limit - 1) for other in ctx.running)
+    reserved = sum(ctx.most_blocks(other) for other in ctx.running)
     return ADMIT if reserved + own <= ctx.num_blocks else WAIT
 
 

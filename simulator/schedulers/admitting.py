@@ -10,6 +10,7 @@ from simulator.kv.block_manager import Hit
 from simulator.request import Sequence
 from simulator.schedulers.admission import ADMIT, SHED, WAIT, Verdict
 from simulator.schedulers.fetching import begin_fetch, find_fetch
+from simulator.schedulers.speculating import num_placeholders
 
 if TYPE_CHECKING:
     from simulator.schedulers.base import Scheduler
@@ -72,6 +73,8 @@ def admit_head(scheduler: Scheduler, batch: Batch, whole: bool) -> Hold:
             return held_by
     start = hit.num_blocks * kv.block_size
     n = seq.num_tokens - start if whole else batch.chunk_size(seq, start)
+    if n == 1 and scheduler.speculation is not None:
+        n += num_placeholders(scheduler, batch, seq, start)
     if n > batch.budget and batch:
         return "budget"
     must_fit = min(seq.num_tokens, scheduler.max_model_len) if scheduler.scheduler_reserve_full_isl else 0

@@ -11,11 +11,12 @@ import copy
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 
-from simulator.batch import Batch, DecodeGroup, StepResult
+from simulator.batch import Batch, StepResult
+from simulator.decode_group import DecodeGroup
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel
 from simulator.request import Sequence
-from simulator.schedulers import decoding, listed
+from simulator.schedulers import decoding, listed, speculating
 from simulator.schedulers.admission import Admission
 from simulator.schedulers.admitting import Hold, admit_head, asked_on_arrival, next_exceeds
 from simulator.schedulers.checks import check
@@ -28,6 +29,7 @@ from simulator.schedulers.preempting import VAIN_PREEMPTIONS, Preemption, give_c
 from simulator.schedulers.preemption import VICTIMS, Victim, last_admitted, least_important
 from simulator.schedulers.prefills import take_prefills
 from simulator.schedulers.queue import WaitingQueue
+from simulator.schedulers.speculating import Speculation
 
 
 class Scheduler:
@@ -38,7 +40,7 @@ class Scheduler:
     `preemption` what becomes of its blocks. `admission` are rules that may make the first in the queue wait
     or turn it away. `latency` prices what a policy asks the price of, `weights` are the tenants' shares (1
     where none is given). A policy with a collect rule starts when `min_batch` sequences wait or the oldest
-    has waited `max_wait` seconds.
+    has waited `max_wait` seconds. With `speculation` a decode verifies draft tokens.
     """
 
     keeps_finished = False
@@ -61,6 +63,7 @@ class Scheduler:
         scheduler_reserve_full_isl: bool = True,
         min_batch: int = 1,
         max_wait: float = 0.0,
+        speculation: Speculation | None = None,
     ) -> None:
         if max_num_seqs < 1:
             raise ValueError(f"max_num_seqs must be >= 1, got {max_num_seqs}")
@@ -85,6 +88,9 @@ class Scheduler:
         self.scheduler_reserve_full_isl = scheduler_reserve_full_isl
         self.min_batch = min_batch
         self.max_wait = max_wait
+        self.speculation = speculation
+        if speculation is not None:
+            kv.look_ahead(speculation.lookahead, max_model_len)
         self.wake_at: float | None = None  # when a policy that returned an empty batch is to be asked again
         self.has_news = False  # something arrived or left since the last step was decided
         self.ctx = Context(self)
@@ -128,6 +134,8 @@ class Scheduler:
 
     def update(self, batch: Batch, result: StepResult, now: float) -> list[Sequence]:
         """Learn what a batch brought; free and return what it finished, in batch order (rule 8.1)."""
+        if self.speculation is not None:
+            batch.ending = speculating.learn(self, batch, result)
         if not (batch.ending or result.stopped or result.hashes):
             return []
         self.ctx.now = now
@@ -177,25 +185,13 @@ class Scheduler:
 
     # Pieces of which a policy builds its step.
 
-    def open_batch(self, now: float) -> Batch:
-        """Begin a step with the full token budget; the prefill threshold is off for a lone sequence (2.5)."""
-        self.ctx.now = now
-        self.wake_at = None
-        self.has_news = False
-        self.held_by = ""
-        if self.waiting.is_asked:
-            self.waiting.refresh()
-        threshold = self.long_prefill_token_threshold
-        if threshold and len(self.running) + len(self.waiting) + len(self.fetching) <= 1:
-            threshold = 0
-        return Batch(self.max_num_batched_tokens, threshold)
-
+    open_batch = decoding.open_batch
     take_decodes = decoding.take_decodes
 
     def take_running(self, batch: Batch) -> None:
         """Schedule what runs in order of admission: decodes a token each, the others a chunk (section 3A)."""
-        if not self._decodes_are_first(batch):
-            listed.take_listed(self, batch)
+        if self.speculation is not None or not self._decodes_are_first(batch):
+            listed.take_listed(self, batch, list(self.running))
             return
         self.take_decodes(batch)
         if self.prefills:
@@ -247,7 +243,8 @@ class Scheduler:
 
     def head_needs_a_step(self) -> bool:
         """Say whether the next prompt has more to compute than the decodes leave of the budget."""
-        return next_exceeds(self, self.max_num_batched_tokens - self.decodes.size)
+        rows = self.decodes.size if self.speculation is None else speculating.num_rows(self)
+        return next_exceeds(self, self.max_num_batched_tokens - rows)
 
     def count_oversized(self, seq: Sequence) -> None:
         """Count a prompt that a step computes beyond its budget; once, though it may be computed again."""
@@ -266,6 +263,11 @@ class Scheduler:
         give_up(self, seq, batch, num_scheduled)
 
     @property
+    def spare_slots(self) -> int:
+        """Token slots that a sequence may come to hold beyond its tokens: for drafts (rule 5.4)."""
+        return 0 if self.speculation is None else self.speculation.spare_slots
+
+    @property
     def is_stuck(self) -> bool:
         """Whether order and victim rule undo each other: so many preemptions without a token in between.
 
@@ -279,11 +281,11 @@ class Scheduler:
         """Say for how many steps, at most `limit`, `schedule` would repeat `batch`; 0 if unknown."""
         return 0
 
-    # Inside.
-
     def _stop_running(self, seq: Sequence) -> None:
         if seq.group is not None:
             seq.group.leave(seq)
+        elif seq.speculates:
+            seq.speculates, seq.num_draft = False, 0
         else:
             self.prefills.pop(seq, None)
         del self.running[seq]

@@ -22,6 +22,7 @@ def check(scheduler: Scheduler) -> None:
     assert group.kv_max == max((seq.num_computed for seq in members), default=0), "longest decode"
     opening = sum(seq.num_computed % scheduler.kv.block_size == 0 for seq in members)
     assert group.num_opening == opening, f"{group.num_opening} != {opening} decodes open a block"
+    assert not (group.size and scheduler.speculation), "under speculation nobody is in the group"
     assert len(scheduler.waiting) == sum(1 for _ in scheduler.waiting.members()), "waiting count"
     for seq in scheduler.waiting.members():
         assert not seq.runs, f"{seq!r} waits and holds blocks"

@@ -64,6 +64,12 @@ class Context:
         """Blocks that hold this many tokens."""
         return self._scheduler.kv.blocks_for(num_tokens)
 
+    def most_blocks(self, seq: Sequence) -> int:
+        """Blocks that a sequence comes to hold if its answer gets as long as `max_tokens` allows."""
+        scheduler = self._scheduler
+        longest = seq.num_prompt + seq.limit - 1 + scheduler.spare_slots
+        return self.blocks_for(min(longest, scheduler.max_model_len))
+
     def cached_tokens(self, seq: Sequence) -> int:
         """Tokens of a waiting sequence that the prefix cache holds now."""
         kv = self._scheduler.kv

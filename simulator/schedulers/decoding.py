@@ -1,4 +1,4 @@
-"""Serving the decodes as one group, and counting what a step has scheduled: methods of `Scheduler`."""
+"""Beginning a step, serving the decodes as one group, counting what is scheduled: methods of `Scheduler`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from simulator.batch import Batch
 from simulator.request import Sequence
+from simulator.schedulers import speculating
 from simulator.schedulers.fetching import add_evicted
 from simulator.schedulers.service import charge
 
@@ -13,8 +14,27 @@ if TYPE_CHECKING:
     from simulator.schedulers.base import Scheduler
 
 
+def open_batch(scheduler: Scheduler, now: float) -> Batch:
+    """Begin a step with the full token budget; the prefill threshold is off for a lone sequence (2.5)."""
+    scheduler.ctx.now = now
+    scheduler.wake_at = None
+    scheduler.has_news = False
+    scheduler.held_by = ""
+    if scheduler.waiting.is_asked:
+        scheduler.waiting.refresh()
+    threshold = scheduler.long_prefill_token_threshold
+    if threshold and len(scheduler.running) + len(scheduler.waiting) + len(scheduler.fetching) <= 1:
+        threshold = 0
+    if scheduler.speculation is not None:
+        return speculating.open_batch(scheduler, threshold)
+    return Batch(scheduler.max_num_batched_tokens, threshold)
+
+
 def take_decodes(scheduler: Scheduler, batch: Batch) -> None:
     """Schedule every decode as one group; while blocks are short, preempt (3.7)."""
+    if scheduler.speculation is not None:
+        speculating.take_decodes(scheduler, batch)
+        return
     scheduler.num_grouped_steps += 1
     group, pool = scheduler.decodes, scheduler.kv.pool
     opening = group.opens[group.steps % group.block_size]
@@ -46,6 +66,8 @@ def _make_room(scheduler: Scheduler, batch: Batch) -> int:
 
 def commit(scheduler: Scheduler, batch: Batch) -> Batch:
     """Count the scheduled tokens as computed (3.24); every `schedule` ends with it."""
+    if scheduler.speculation is not None:
+        return speculating.commit(scheduler, batch)
     group = scheduler.decodes
     ending: list[Sequence] = []
     if batch.num_sampled:

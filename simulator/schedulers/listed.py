@@ -16,30 +16,32 @@ if TYPE_CHECKING:
     from simulator.schedulers.base import Scheduler
 
 
-def take_listed(scheduler: Scheduler, batch: Batch) -> None:
+def take_listed(scheduler: Scheduler, batch: Batch, order: list[Sequence]) -> None:
     """Schedule one running sequence after the other; whoever lacks blocks preempts, perhaps itself."""
-    order = list(scheduler.running)
     taken: dict[Sequence, int] = {}
+    budget, slots = batch.budget, batch.draft_slots
     i = 0
     while i < len(order) and batch.budget > 0:
         seq = order[i]
-        has_work = seq.group is not None or seq in scheduler.prefills
+        has_work = seq.is_decode or seq in scheduler.prefills
         n = batch.chunk_size(seq, seq.num_computed) if has_work else 0
         while not scheduler.kv.allocate(seq, n):
             victim = scheduler.choose_victim()
             given_back = taken.pop(victim, 0)
-            batch.budget += given_back
-            at = order.index(victim)
-            i -= at < i
-            del order[at]
-            scheduler.preempt(victim, batch, given_back)
+            batch.budget += given_back + slots if given_back else 0
+            if victim in order:
+                at = order.index(victim)
+                i -= at < i
+                del order[at]
+            num_drafts = max(0, victim.num_computed + given_back - victim.num_tokens)
+            scheduler.preempt(victim, batch, given_back - num_drafts)
             if victim is seq:
                 break
         else:
             taken[seq] = n
-            batch.budget -= n
+            batch.budget -= n + slots if n else 0
             i += 1
-    batch.budget += sum(taken.values())
+    batch.budget = budget
     _fill(scheduler, batch, order, taken)
 
 
@@ -50,10 +52,10 @@ def _fill(scheduler: Scheduler, batch: Batch, order: list[Sequence], taken: dict
     contexts = [seq.num_computed + 1 for seq in members if seq in taken]
     if contexts:
         batch.add_decodes(len(contexts), sum(contexts), max(contexts))
-    batch.postponed = [seq for seq in members if seq not in taken]
-    if contexts:
-        for seq in batch.postponed:
-            scheduler.decodes.postpone(seq)
+        for seq in members:
+            if seq not in taken:
+                scheduler.decodes.postpone(seq)
+    batch.postponed = [seq for seq in order if seq.is_decode and seq not in taken]
     for seq in order:
         if seq.group is None and taken.get(seq):
             batch.add_chunk(seq, taken[seq], seq.num_computed)

@@ -21,6 +21,8 @@ def unchanged_steps(scheduler: Scheduler, batch: Batch, limit: float, *, may_evi
     the time; without `may_evict`, if what is cached makes a difference to it.
     """
     group, kv = scheduler.decodes, scheduler.kv
+    if scheduler.speculation is not None:
+        return 0  # how many tokens a step gives is not known beforehand
     if scheduler.has_news or batch.preempted or batch.postponed or batch.ending or group.num_publishers:
         return 0
     if batch.moves:

@@ -59,7 +59,8 @@ class Static(Scheduler):
                 return
             if verdict == SHED:
                 continue
-            reserved += self.kv.blocks_for(seq.num_prompt + seq.limit)
+            longest = seq.num_prompt + seq.limit + self.spare_slots
+            reserved += self.kv.blocks_for(min(longest, self.max_model_len))
             if len(self.running) + len(self.fetching) == self.max_num_seqs:
                 self.held_by = "seats"
                 return

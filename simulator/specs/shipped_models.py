@@ -36,6 +36,11 @@ _SHIPPED = (
     ),
     Model("llama-3-8b", 32, 4096, 32, 8, 128, 14336, 128256, 8192, source="meta-llama/Meta-Llama-3-8B"),
     Model("llama-3.1-8b", 32, 4096, 32, 8, 128, 14336, 128256, 131072, source="meta-llama/Llama-3.1-8B"),
+    Model(
+        *("llama-3.2-1b", 16, 2048, 32, 8, 64, 8192, 128256, 131072),
+        tied_embeddings=True,
+        source="meta-llama/Llama-3.2-1B",
+    ),
     Model("llama-3.1-70b", 80, 8192, 64, 8, 128, 28672, 128256, 131072, source="meta-llama/Llama-3.1-70B"),
     Model("codellama-34b", 48, 8192, 64, 8, 128, 22016, 32000, 16384, source="codellama/CodeLlama-34b-hf"),
     Model(
@@ -75,6 +80,7 @@ _IDS = {model.source.lower(): model.name for model in _SHIPPED} | {
     "meta-llama/llama-3.1-8b-instruct": "llama-3.1-8b",
     "meta-llama/meta-llama-3.1-8b": "llama-3.1-8b",
     "meta-llama/meta-llama-3.1-8b-instruct": "llama-3.1-8b",
+    "meta-llama/llama-3.2-1b-instruct": "llama-3.2-1b",
     "meta-llama/llama-3.1-70b-instruct": "llama-3.1-70b",
     "codellama/codellama-34b-instruct-hf": "codellama-34b",
     "mistralai/mixtral-8x7b-instruct-v0.1": "mixtral-8x7b",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, overload
+
+import numpy as np
 
 from simulator.errors import ConfigError
 from simulator.request import Request
 from simulator.workload.trace_blocks import BlockRanges
 
 if TYPE_CHECKING:
-    from simulator.workload.workload import Floats, Workload
+    from simulator.workload.workload import Floats, Ints, Workload
 
 DEFAULT_MAX_TOKENS = 2048
 """What a client asks for when neither the scenario nor the trace says so."""
@@ -77,6 +79,20 @@ class Requests(Sequence[Request]):
                 None if limit is None or limit != limit else limit,
                 None if predictions is None else predictions[i - lo],
             )
+
+
+def sent_columns(requests: Iterable[Request]) -> tuple[list[str], Ints, Ints, list[str]]:
+    """Return ids, prompt lengths, priorities and tenants; a workload has them as columns."""
+    if isinstance(requests, Requests):
+        return requests.ids, requests.workload.num_prompt, requests.workload.priority, requests.tenants
+    every = list(requests)
+    num_prompt, priority = [r.num_prompt for r in every], [r.priority for r in every]
+    return (
+        [r.id for r in every],
+        np.array(num_prompt, dtype=np.int64),
+        np.array(priority, dtype=np.int64),
+        [r.tenant for r in every],
+    )
 
 
 def _part(column: Floats | None, lo: int, hi: int) -> list[float] | None:

@@ -1,0 +1,94 @@
+"""A step with a draft model: the target's forward pass, and the draft model's passes that propose tokens.
+
+Of its passes the first computes all tokens of the step once more, and one row beyond them for every sequence
+(rule 3.1), since the draft model has a KV cache of its own; each of the others decodes one token for every
+sequence. Left out: sampling the drafts, and the passes' host time, which a server hides behind the GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.latency.base import Features, Floats, LatencyModel, StepFeatures
+from simulator.latency.estimate import estimate
+from simulator.latency.profile import Host
+from simulator.specs.hardware import Hardware
+from simulator.specs.models import Model
+
+NO_HOST = Host(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class WithDraftModel:
+    """A `LatencyModel`: the target's price and `num_tokens` passes of a draft model."""
+
+    target: LatencyModel
+    draft: LatencyModel
+    num_tokens: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.target.name}, drafts: {self.draft.name}"
+
+    @property
+    def provenance(self) -> str:
+        return f"{self.target.provenance}; draft model {self.draft.provenance}"
+
+    @property
+    def error(self) -> float | None:
+        """The target's."""
+        return self.target.error
+
+    def step_time(self, step: Features) -> float:
+        """Predict one step, in seconds, the proposal of the next drafts included."""
+        n = step.num_seqs
+        first = StepFeatures(
+            step.num_tokens + n,
+            n,
+            n,
+            step.num_decodes,
+            step.decode_kv,
+            step.decode_kv_max,
+            step.prefill_tokens,
+            step.prefill_work,
+            step.prefill_kv_max,
+        )
+        seconds = self.target.step_time(step) + self.draft.step_time(first)
+        kv = step.decode_kv + (n - step.num_decodes) * step.prefill_kv_max  # of prompts, the longest for all
+        longest = max(step.decode_kv_max, step.prefill_kv_max)
+        for i in range(1, self.num_tokens):
+            seconds += self.draft.step_time(StepFeatures(n, n, n, n, kv + i * n, longest + i))
+        return seconds
+
+    def decode_times(self, step: Features, k: int) -> Floats:
+        """Predict k decode steps that follow each other."""
+        n = step.num_decodes
+        steps = (
+            StepFeatures(step.num_tokens, step.num_seqs, step.num_sampled, n, step.decode_kv + i * n)
+            for i in range(k)
+        )
+        return np.array([self.step_time(each) for each in steps])
+
+    def extrapolated(self, steps: dict[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
+        """Say which steps lie outside the target's measured range; the draft model's part is an estimate."""
+        return self.target.extrapolated(steps)
+
+    def scaled(self, flops: float = 1.0, bandwidth: float = 1.0) -> WithDraftModel:
+        """Return both models on a GPU with this many times the peaks."""
+        return replace(
+            self, target=self.target.scaled(flops, bandwidth), draft=self.draft.scaled(flops, bandwidth)
+        )
+
+    def overlapped(self) -> WithDraftModel:
+        """Return the target with its host time overlapped."""
+        return replace(self, target=self.target.overlapped())
+
+
+def with_draft_model(
+    target: LatencyModel, hardware: Hardware, draft: Model, num_tokens: int, kv_dtype: str = "auto"
+) -> WithDraftModel:
+    """Price a target together with a draft model that is estimated by the roofline."""
+    return WithDraftModel(target, estimate(hardware, draft, kv_dtype, host=NO_HOST), num_tokens)
