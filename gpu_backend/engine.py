@@ -16,17 +16,20 @@ from gpu_backend.attention.choose import choose_attention
 from gpu_backend.block_tables import BlockTables
 from gpu_backend.decoder_config import DecoderConfig
 from gpu_backend.device import check_room, choose_device, device_name, free_bytes
-from gpu_backend.executor import Clock, TorchExecutor
+from gpu_backend.drafting import DraftModelProposer, NgramProposer, Proposer
+from gpu_backend.executor import GREEDY, Clock, TorchExecutor
 from gpu_backend.kv_tensors import KvTensors
 from gpu_backend.loader import load_decoder, random_decoder
 from gpu_backend.model import Decoder
 from gpu_backend.runner import Runner
+from gpu_backend.speculating import Speculator
 from gpu_backend.token_book import TokenBook, TokenIds
 from gpu_backend.tokens import prompt_tokens
 from simulator.config.build import Machine, Policies, build_machine
 from simulator.config.choose import choose
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
+from simulator.config.speculative import build_draft_model
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.errors import ConfigError, suggest
 from simulator.experiments.judge import judge
@@ -43,7 +46,8 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 class Engine:
     """A model on a device, driven by the policies of a scenario.
 
-    `weights` is a folder with a checkpoint, or "random". `clock` is "wall" or "predicted" (see `executor`).
+    `weights` is a folder with a checkpoint, or "random"; so is `draft_weights`, of a draft model. `clock` is
+    "wall" or "predicted" (see `executor`).
     Policies are those of `simulate`: batching, order, victim, eviction, preemption, admission, by name or as
     Python objects; or `policies` as a command has resolved them. `threads` bounds PyTorch's on the CPU.
     Without `kv_cache` every step computes its sequences from their first token on, as a naive decoder would.
@@ -57,6 +61,7 @@ class Engine:
         device: str = "auto",
         clock: Clock | str = "wall",
         weights: str | Path = RANDOM,
+        draft_weights: str | Path = RANDOM,
         attention: str = "auto",
         threads: int = 1,
         kv_cache: bool = True,
@@ -77,8 +82,9 @@ class Engine:
         self.attention = choose_attention(
             attention, self.device, block_size=self.scenario.kv.block_size, dtype=self.dtype
         )
-        self.weights = str(weights)
+        self.weights, self.draft_weights = str(weights), str(draft_weights)
         self.decoder = self._load(weights)
+        self.draft = self._load_draft(draft_weights)
         self.executor: TorchExecutor | None = None  # of the last replay
         self.on_step: Callable[[], object] | None = None  # called after each step's computation
         self._kv = self._pages()
@@ -113,7 +119,9 @@ class Engine:
         size = self._kv.block_size
         max_blocks = -(-self.machine.max_model_len // size) + 1
         tables = BlockTables(self.machine.kv.usable_blocks, size, max_blocks, scheduler.max_num_seqs)
-        runner = Runner(self.decoder, self._kv, tables, TokenBook(), self.attention)
+        keys = self.scenario.speculative
+        tokens = TokenBook(keys.num_speculative_tokens if keys else 0)
+        runner = Runner(self.decoder, self._kv, tables, tokens, self.attention)
         if self.clock == "wall":
             runner.warm_up()
         self.executor = TorchExecutor(
@@ -124,8 +132,26 @@ class Engine:
             clock=self.clock,
             kv_cache=self.kv_cache,
             on_step=self.on_step,
+            speculator=self._speculator(runner),
         )
         return self.executor
+
+    def _speculator(self, runner: Runner) -> Speculator | None:
+        keys = self.scenario.speculative
+        if keys is None:
+            return None
+        proposer: Proposer = NgramProposer(runner.tokens)
+        if self.draft is not None:
+            kv = self._pages_of(self.draft.config)
+            drafter = Runner(self.draft, kv, runner.tables, runner.tokens, self.attention)
+            proposer = DraftModelProposer(drafter, lambda index: GREEDY)
+        return Speculator(
+            proposer,
+            runner.tokens,
+            lambda index: GREEDY,
+            num_tokens=keys.num_speculative_tokens,
+            max_model_len=self.machine.max_model_len,
+        )
 
     def prompt(self, request: Request, index: int) -> TokenIds:
         """Return the token ids that stand for a request's prompt; `index` is its row in the workload."""
@@ -144,6 +170,23 @@ class Engine:
         _check_same_shape(decoder.config, self.machine, weights)
         return decoder
 
+    def _load_draft(self, weights: str | Path) -> Decoder | None:
+        model = build_draft_model(self.scenario.speculative, self.machine.model)
+        keys = self.scenario.speculative
+        if model is None or keys is None or keys.draft_model is None:
+            return None
+        check_room(
+            model.num_params * self.dtype.itemsize,
+            self.device,
+            f"the weights of {model.name}",
+            "name a smaller speculative.draft_model",
+        )
+        if weights != RANDOM:
+            return load_decoder(weights, self.device, self.dtype)
+        path = Path(keys.draft_model)
+        config = DecoderConfig.read(path) if path.exists() else DecoderConfig.of(model)
+        return random_decoder(config, self.device, self.dtype, seed=self.scenario.seed)
+
     def _pages(self) -> KvTensors:
         """Allocate the scenario's KV blocks; ConfigError says how many would fit."""
         config, size = self.decoder.config, self.scenario.kv.block_size
@@ -157,15 +200,13 @@ class Engine:
             f"{fit:,} would fit; lower kv.gpu_memory_utilization, or set kv.num_gpu_blocks_override to at "
             f"most {fit + 1}",
         )
-        return KvTensors(
-            config.num_layers,
-            num_blocks,
-            size,
-            config.num_kv_heads,
-            config.head_dim,
-            dtype=self.dtype,
-            device=self.device,
-        )
+        return self._pages_of(config)
+
+    def _pages_of(self, config: DecoderConfig) -> KvTensors:
+        """Return pages for the scenario's blocks of a model."""
+        sizes = (config.num_layers, self.machine.kv.usable_blocks, self.scenario.kv.block_size)
+        heads = (config.num_kv_heads, config.head_dim)
+        return KvTensors(*sizes, *heads, dtype=self.dtype, device=self.device)
 
     def _provenance(self, made: Run) -> dict[str, object]:
         """Say in a run's summary what computed it; under the wall clock no latency model had a part in it."""
@@ -178,6 +219,7 @@ class Engine:
             "torch": torch.__version__,
             "weights": self.weights,
             "mended_tokens": self.executor.num_mended,
+            **({"draft_weights": self.draft_weights} if self.draft is not None else {}),
         }
         if self.clock == "wall":
             measured = f"measured: {self.kernels} on {device_name(self.device)}"

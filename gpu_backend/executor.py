@@ -15,11 +15,13 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from gpu_backend.block_tables import BlockTables
 from gpu_backend.rows import Row, place, rows_of
 from gpu_backend.runner import Runner
 from gpu_backend.sampling import SamplingParams, sample
+from gpu_backend.speculating import Speculator
 from gpu_backend.tier_blocks import TierBlocks
 from gpu_backend.token_book import TokenIds
 from simulator.batch import Batch, Move, Stall, StepResult
@@ -27,6 +29,7 @@ from simulator.engine.links import Moved
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.request import Request, Sequence
 from simulator.schedulers.base import Scheduler
+from simulator.speculative import Verification
 
 Clock = Literal["wall", "predicted"]
 GREEDY = SamplingParams()
@@ -52,6 +55,7 @@ class TorchExecutor:
         stop_ids: Collection[int] = (),
         kv_cache: bool = True,
         on_step: Callable[[], object] | None = None,
+        speculator: Speculator | None = None,
     ) -> None:
         self.latency = simulated.latency
         self.clock = clock
@@ -65,6 +69,7 @@ class TorchExecutor:
         self._stop_ids = frozenset(stop_ids)
         self._kv_cache = kv_cache
         self._on_step = on_step
+        self._speculator = speculator
         self._tables: BlockTables = runner.tables
         tiers = scheduler.kv.tiers
         self._tiers = None if tiers is None else TierBlocks(tiers, runner.tables, runner.kv)
@@ -78,11 +83,18 @@ class TorchExecutor:
 
     def forget(self, seq: Sequence) -> int:
         true_length = self._simulated.forget(seq)
+        if self._speculator is not None:
+            self._speculator.forget(seq)
         num_output = min(seq.num_output, true_length)  # a row may have been wasted on it (rule 8.4)
         answer = self._runner.tokens[seq][seq.num_prompt : seq.num_prompt + num_output]
         self.answers[seq.index] = answer.tolist()
         self._runner.tokens.close(seq)
         return true_length
+
+    @property
+    def verifications(self) -> list[Verification]:
+        """What became of the drafts, for `simulator.speculative.write_log`; empty without speculation."""
+        return [] if self._speculator is None else self._speculator.log
 
     def remaining(self, seq: Sequence) -> int:
         return self._simulated.remaining(seq)
@@ -115,31 +127,41 @@ class TorchExecutor:
             self._wait_until(start)
         rows = list(rows_of(batch, self._scheduler))
         self.num_mended += place(rows, self._tables)
+        if self._speculator is not None:
+            self._speculator.before(batch, rows)
         if not self._kv_cache:
             for row in rows:
                 row.start, row.num_tokens = 0, row.end
         if self._tiers is not None:
             self._tiers.flush()
         self._tables.step_begins()
-        stopped = self._compute(rows) if rows else []
+        result = self._compute(batch, rows, start)
         if self._on_step is not None:
             self._on_step()
-        result = self._simulated.execute(batch, start)
-        return StepResult([*result.stopped, *stopped]) if stopped else result
+        return result
 
     def end_of(self, batch: Batch, start: float) -> float:
         if self.clock == "predicted":
             return self._simulated.end_of(batch, start)
         return max(time.perf_counter() - self._began, math.nextafter(start, math.inf))
 
-    def _compute(self, rows: list[Row]) -> list[Sequence]:
-        """Run the model; note the sampled tokens and return the sequences that they end."""
-        logits = self._runner.run(rows)
+    def _compute(self, batch: Batch, rows: list[Row], start: float) -> StepResult:
+        """Run the model and note the tokens that it gives; say which answers they end."""
+        logits = self._runner.run(rows) if rows else None
+        if self._speculator is not None and logits is not None:
+            return self._speculator.after(rows, logits, self._simulated, self._stop_ids)
+        stopped = [] if logits is None else self._sampled(rows, logits)
+        result = self._simulated.execute(batch, start)
+        return StepResult([*result.stopped, *stopped]) if stopped else result
+
+    def _sampled(self, rows: list[Row], logits: Tensor) -> list[Sequence]:
+        """Give each sequence that samples its token; return those that end with it."""
         samplers = [row for row in rows if row.samples]
         params = [self._sampling(row.seq.index) for row in samplers]
-        sampled = sample(logits, params, [row.end for row in samplers]).tolist()
         stopped = []
-        for row, token in zip(samplers, sampled, strict=True):
+        for row, token in zip(
+            samplers, sample(logits, params, [r.end for r in samplers]).tolist(), strict=True
+        ):
             self._runner.tokens[row.seq][row.end] = token
             if token in self._stop_ids:
                 stopped.append(row.seq)

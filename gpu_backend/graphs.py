@@ -21,7 +21,7 @@ from gpu_backend.attention.base import AttentionBackend, AttentionInputs
 from gpu_backend.kv_tensors import KvTensors
 from gpu_backend.model import Decoder
 
-SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
+SIZES: tuple[int, ...] = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Numbers of decodes that are captured, vLLM 0.33's ladder; a larger step runs eagerly."""
 WARM_UPS = 3
 
@@ -107,7 +107,7 @@ class _CudaCapture:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        stream = torch.cuda.Stream(self._device)
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch's own gap
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):  # kernels are compiled and chosen before they are captured
             for _ in range(WARM_UPS):

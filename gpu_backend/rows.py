@@ -24,6 +24,7 @@ class Row:
     num_tokens: int
     samples: bool
     is_padding: bool = False  # computed and thrown away: it writes no KV
+    num_draft: int = 0  # of the tokens, the last so many are drafts; the token before them and they sample
 
     @property
     def end(self) -> int:
@@ -44,7 +45,7 @@ def rows_of(batch: Batch, scheduler: Scheduler) -> Iterator[Row]:
             yield Row(seq, seq.num_computed, 1, samples=False, is_padding=True)
     for chunk in batch.chunks:
         if chunk.seq.state == "running":
-            yield Row(chunk.seq, chunk.start, chunk.num_tokens, chunk.samples)
+            yield Row(chunk.seq, chunk.start, chunk.num_tokens, chunk.samples, num_draft=chunk.num_draft)
 
 
 def place(rows: Iterable[Row], tables: BlockTables) -> int:

@@ -59,13 +59,16 @@ class Runner:
 
     @torch.inference_mode()
     def run(self, rows: Many[Row]) -> Tensor:
-        """Compute the rows; return the logits of those that sample, (sampled, vocab), in order of `rows`."""
+        """Compute the rows; return the logits of those that sample, in order of `rows`: (sampled, vocab).
+
+        A row with drafts has one for its last known token and one for each draft.
+        """
         ordered = [row for row in rows if row.num_tokens == 1] + [row for row in rows if row.num_tokens > 1]
         ids, positions, inputs = self._flatten(ordered)
         hidden = self.decoder.forward(ids, positions, self.kv, inputs, self.attention)
         last = np.cumsum([row.num_tokens for row in ordered]) - 1
         at = dict(zip(map(id, ordered), last.tolist(), strict=True))
-        sampled = [at[id(row)] for row in rows if row.samples]
+        sampled = [at[id(row)] - back for row in rows if row.samples for back in range(row.num_draft, -1, -1)]
         return self.decoder.head(hidden[self._to_device(np.array(sampled, dtype=np.int64))])
 
     @torch.inference_mode()

@@ -11,14 +11,15 @@ TokenIds = NDArray[np.int64]
 
 
 class TokenBook:
-    """Prompt and answer of each sequence, by position."""
+    """Prompt and answer of each sequence, by position, with room for `num_draft` tokens more."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_draft: int = 0) -> None:
+        self._num_draft = num_draft
         self._ids: dict[Sequence, TokenIds] = {}
 
     def open(self, seq: Sequence, prompt: TokenIds, longest: int) -> None:
         """Begin with a prompt; prompt and answer will have at most `longest` tokens."""
-        ids = np.zeros(max(longest, len(prompt)) + 1, dtype=np.int64)
+        ids = np.zeros(max(longest, len(prompt)) + 1 + self._num_draft, dtype=np.int64)
         ids[: len(prompt)] = prompt
         self._ids[seq] = ids
 

@@ -24,6 +24,7 @@ from gpu_backend.engine import Engine
 from gpu_backend.naive import generate
 from simulator import EVICTIONS, ORDERS, VICTIMS, simulate
 from simulator.schedulers import BATCHING
+from simulator.speculative import write_log
 
 CONFIG = {
     "model_type": "llama",
@@ -228,3 +229,59 @@ def test_swapping_two_entries_of_a_block_table_changes_the_tokens(model: str) ->
         engine.replay(progress=False)
         tokens.append(answers(engine))
     assert tokens[0] != tokens[1]
+
+
+def test_a_draft_model_equal_to_its_target_is_always_right(model: str) -> None:
+    """Same weights, greedy: every draft is accepted, but where blocks of its KV were lost to a preemption."""
+    keys = {"method": "draft_model", "num_speculative_tokens": 3, "acceptance": 1.0, "draft_model": model}
+    changes: dict[str, object] = {
+        "model.name": model,
+        "kv.num_gpu_blocks_override": 120,
+        "speculative": keys,
+    }
+    engine = Engine(BUSY, device="cpu", clock="predicted", set=changes)
+    machine = engine.replay(progress=False)
+    assert_plain_tokens(engine, machine)
+    assert machine.summary["spec_decode_acceptance_rate"] == 100.0
+    assert_alike(machine, simulate(BUSY, set=changes, progress=False))
+
+
+def test_a_bad_draft_model_costs_steps_and_no_token(model: str, tmp_path: Path) -> None:
+    small = tmp_path / "config.json"
+    small.write_text(json.dumps(CONFIG | {"num_hidden_layers": 1, "hidden_size": 16}))
+    keys = {"method": "draft_model", "num_speculative_tokens": 2, "acceptance": 0.3}
+    changes: dict[str, object] = {
+        "model.name": model,
+        "speculative": keys | {"draft_model": str(small)},
+    }
+    engine = Engine(BUSY, device="cpu", clock="predicted", set=changes)
+    machine = engine.replay(progress=False)
+    assert machine.summary["servetwin"]["num_preemptions"] > 0
+    assert_plain_tokens(engine, machine)
+    assert machine.summary["spec_decode_acceptance_rate"] < 60.0
+
+
+SPECULATION: dict[str, Any] = {"method": "ngram", "num_speculative_tokens": 3, "acceptance": 0.5}
+
+
+@pytest.mark.parametrize("batching", BATCHING)
+@pytest.mark.parametrize("num_blocks", [33, 120])
+def test_speculation_changes_no_token_and_its_log_reproduces_the_run(
+    model: str, batching: str, num_blocks: int, tmp_path: Path
+) -> None:
+    """What the engine accepted, fed back as a log, gives the simulation the engine's very steps."""
+    changes: dict[str, object] = {
+        "model.name": model,
+        "scheduler.batching": batching,
+        "kv.num_gpu_blocks_override": num_blocks,
+        "speculative": SPECULATION,
+    }
+    engine = Engine(BUSY, device="cpu", clock="predicted", set=changes)
+    machine = engine.replay(progress=False)
+    assert_plain_tokens(engine, machine)
+    assert machine.summary["spec_decode_accepted_tokens"] > 20
+    log = tmp_path / "acceptance.csv"
+    assert engine.executor is not None
+    write_log(log, engine.executor.verifications)
+    fed = changes | {"speculative": SPECULATION | {"acceptance": str(log)}}
+    assert_alike(machine, simulate(BUSY, set=fed, progress=False))
