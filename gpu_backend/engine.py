@@ -6,7 +6,8 @@ runs a model. So a replay writes the same tables, log and summary, and `diff` ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,9 +19,11 @@ from gpu_backend.decoder_config import DecoderConfig
 from gpu_backend.device import check_room, choose_device, device_name, free_bytes
 from gpu_backend.drafting import DraftModelProposer, NgramProposer, Proposer
 from gpu_backend.executor import GREEDY, Clock, TorchExecutor
+from gpu_backend.graphs import DecodeGraphs
 from gpu_backend.kv_tensors import KvTensors
 from gpu_backend.loader import load_decoder, random_decoder
 from gpu_backend.model import Decoder
+from gpu_backend.quant import quantize_decoder
 from gpu_backend.runner import Runner
 from gpu_backend.speculating import Speculator
 from gpu_backend.token_book import TokenBook, TokenIds
@@ -88,12 +91,14 @@ class Engine:
         self.executor: TorchExecutor | None = None  # of the last replay
         self.on_step: Callable[[], object] | None = None  # called after each step's computation
         self._kv = self._pages()
+        self._graphs: DecodeGraphs | None = None  # captured by the first replay
 
     @property
     def kernels(self) -> str:
         """Name what computes a step, as a profile names what was measured."""
         kind = str(self.dtype).removeprefix("torch.")
-        return f"servetwin {self.attention.name}/{self.device.type}/{kind}"
+        weights = "+int8" if self.machine.model.quantization == "int8" else ""
+        return f"servetwin {self.attention.name}/{self.device.type}/{kind}{weights}"
 
     def replay(self, *, progress: bool | None = None) -> Result:
         """Serve the scenario's requests and return what came of them, decisions included."""
@@ -102,7 +107,7 @@ class Engine:
     def run(self, *, progress: bool | None = None) -> Run:
         """Serve the scenario's requests; `replay` wraps this for notebooks."""
         self._kv.pages.zero_()
-        with ProgressBar(f"{self.scenario.name} on {self.device}") as bar:
+        with ProgressBar(f"{self.scenario.name} on {self.device}") as bar, _told_of_memory(self):
             made = run_scenario(
                 self.scenario,
                 policies=self.policies,
@@ -121,7 +126,11 @@ class Engine:
         tables = BlockTables(self.machine.kv.usable_blocks, size, max_blocks, scheduler.max_num_seqs)
         keys = self.scenario.speculative
         tokens = TokenBook(keys.num_speculative_tokens if keys else 0)
-        runner = Runner(self.decoder, self._kv, tables, tokens, self.attention)
+        if self._graphs is None and self.device.type == "cuda" and self.attention.name == "triton":
+            self._graphs = DecodeGraphs(
+                self.decoder, self._kv, self.attention, max_size=scheduler.max_num_seqs, width=max_blocks
+            )
+        runner = Runner(self.decoder, self._kv, tables, tokens, self.attention, graphs=self._graphs)
         if self.clock == "wall":
             runner.warm_up()
         self.executor = TorchExecutor(
@@ -165,9 +174,12 @@ class Engine:
         if weights == RANDOM:
             path = Path(self.scenario.model.name)
             config = DecoderConfig.read(path) if path.exists() else DecoderConfig.of(self.machine.model)
-            return random_decoder(config, self.device, self.dtype, seed=self.scenario.seed)
-        decoder = load_decoder(weights, self.device, self.dtype)
-        _check_same_shape(decoder.config, self.machine, weights)
+            decoder = random_decoder(config, self.device, self.dtype, seed=self.scenario.seed)
+        else:
+            decoder = load_decoder(weights, self.device, self.dtype)
+            _check_same_shape(decoder.config, self.machine, weights)
+        if self.machine.model.quantization == "int8":
+            quantize_decoder(decoder)
         return decoder
 
     def _load_draft(self, weights: str | Path) -> Decoder | None:
@@ -239,6 +251,20 @@ def _notes(made: Run) -> list[str]:
     notes = made.own["notes"]
     assert isinstance(notes, list)
     return notes
+
+
+@contextmanager
+def _told_of_memory(engine: Engine) -> Iterator[None]:
+    """Turn PyTorch's out-of-memory error into one line that names the keys to lower."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        first = str(error).partition(". ")[0]
+        raise ConfigError(
+            f"{engine.device}: {first}; lower scheduler.max_num_batched_tokens "
+            f"({engine.scenario.scheduler.max_num_batched_tokens}), which a step's activations grow with, or "
+            f"kv.gpu_memory_utilization ({engine.scenario.kv.gpu_memory_utilization:g})"
+        ) from None
 
 
 def _check_same_shape(config: DecoderConfig, machine: Machine, weights: str | Path) -> None:

@@ -12,10 +12,12 @@ from collections.abc import Sequence as Many
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gpu_backend.attention.base import AttentionBackend, AttentionInputs, ChunkRows
 from gpu_backend.block_tables import BlockTables
+from gpu_backend.graphs import DecodeGraphs
 from gpu_backend.kv_tensors import KvTensors
 from gpu_backend.model import Decoder
 from gpu_backend.rows import Row
@@ -48,6 +50,7 @@ class Runner:
         attention: AttentionBackend,
         *,
         pads: bool = True,
+        graphs: DecodeGraphs | None = None,
     ) -> None:
         self.decoder = decoder
         self.kv = kv
@@ -55,6 +58,7 @@ class Runner:
         self.tokens = tokens
         self.attention = attention
         self.pads = pads
+        self.graphs = graphs
         self.device = kv.pages.device
 
     @torch.inference_mode()
@@ -64,12 +68,16 @@ class Runner:
         A row with drafts has one for its last known token and one for each draft.
         """
         ordered = [row for row in rows if row.num_tokens == 1] + [row for row in rows if row.num_tokens > 1]
-        ids, positions, inputs = self._flatten(ordered)
-        hidden = self.decoder.forward(ids, positions, self.kv, inputs, self.attention)
         last = np.cumsum([row.num_tokens for row in ordered]) - 1
         at = dict(zip(map(id, ordered), last.tolist(), strict=True))
         sampled = [at[id(row)] - back for row in rows if row.samples for back in range(row.num_draft, -1, -1)]
-        return self.decoder.head(hidden[self._to_device(np.array(sampled, dtype=np.int64))])
+        wanted = self._to_device(np.array(sampled, dtype=np.int64))
+        if self.graphs is not None and last[-1] < len(rows) and self.graphs.fits(len(rows)):
+            numbers, own = self._decodes(ordered)
+            return self.graphs.run(numbers, self._blocks(own, numbers[3]))[wanted]
+        ids, positions, inputs = self._flatten(ordered)
+        hidden = self.decoder.forward(ids, positions, self.kv, inputs, self.attention)
+        return self.decoder.head(hidden[wanted])
 
     @torch.inference_mode()
     def warm_up(self, sizes: Many[int] = (1, 16, 64)) -> None:
@@ -95,56 +103,60 @@ class Runner:
             chunk_lens=self._to_device(nothing),
         )
 
+    def _decodes(self, rows: Many[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return ids, positions, slots and contexts of rows of one token, (4, n), and their rows of tables."""
+        size, tables = self.kv.block_size, self.tables.tables
+        numbers = np.zeros((4, len(rows)), dtype=np.int64)
+        own = np.array([tables[row.seq].row for row in rows], dtype=np.int64)
+        starts = np.array([row.start for row in rows], dtype=np.int64)
+        numbers[0] = [self._last_id(row) for row in rows]
+        numbers[1] = starts
+        numbers[2] = self.tables.matrix[own, starts // size] * size + starts % size
+        numbers[3] = starts + 1
+        for i, row in enumerate(rows):
+            if row.is_padding:
+                numbers[2, i] = self.kv.dummy_block * size
+                numbers[3, i] = max(row.start, 1)
+        return numbers, own
+
     def _flatten(self, rows: Many[Row]) -> tuple[Tensor, Tensor, AttentionInputs]:
         """Return token ids, positions and attention inputs of rows that are in order, decodes first."""
-        size, matrix, tables = self.kv.block_size, self.tables.matrix, self.tables.tables
+        size = self.kv.block_size
         num_tokens = sum(row.num_tokens for row in rows)
-        total = padded(num_tokens) if self.pads else num_tokens
-        ids, positions = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
-        slots = np.full(total, self.kv.dummy_block * size, dtype=np.int64)
-        decodes = [row for row in rows if row.num_tokens == 1]
-        n = len(decodes)
-        if n:
-            starts = np.array([row.start for row in decodes])
-            own = np.array([tables[row.seq].row for row in decodes])
-            positions[:n] = starts
-            ids[:n] = [self._last_id(row) for row in decodes]
-            slots[:n] = matrix[own, starts // size] * size + starts % size
-            contexts = starts + 1
-            for i, row in enumerate(decodes):
-                if row.is_padding:
-                    slots[i] = self.kv.dummy_block * size
-                    contexts[i] = max(row.start, 1)
-        else:
-            own = contexts = np.zeros(0, dtype=np.int64)
+        numbers = np.zeros((3, padded(num_tokens) if self.pads else num_tokens), dtype=np.int64)
+        numbers[2] = self.kv.dummy_block * size
+        ids, positions, slots = numbers
+        n = sum(row.num_tokens == 1 for row in rows)
+        decodes, own = self._decodes(rows[:n])
+        numbers[:, :n] = decodes[:3]
         at, chunks = n, []
         for row in rows[n:]:
-            where = np.arange(row.start, row.end)
-            rest = slice(at, at + row.num_tokens)
-            positions[rest] = where
-            ids[rest] = self.tokens[row.seq][row.start : row.end]
+            where, rest = np.arange(row.start, row.end), slice(at, at + row.num_tokens)
+            ids[rest], positions[rest] = self.tokens[row.seq][row.start : row.end], where
             slots[rest] = self.tables.of(row.seq)[where // size] * size + where % size
             chunks.append(ChunkRows(at, row.num_tokens, row.end))
             at += row.num_tokens
+        contexts = np.array([chunk.context for chunk in chunks], dtype=np.int64)
+        others = np.array([self.tables.tables[row.seq].row for row in rows[n:]], dtype=np.int64)
         inputs = AttentionInputs(
             slots=self._to_device(slots),
             num_decodes=n,
-            decode_tables=self._table(own, contexts.tolist()),
-            decode_lens=self._to_device(contexts.astype(np.int32)),
-            decode_contexts=contexts.tolist(),
+            decode_tables=self._to_device(self._blocks(own, decodes[3])),
+            decode_lens=self._to_device(decodes[3].astype(np.int32)),
+            decode_contexts=decodes[3].tolist(),
             chunks=chunks,
-            chunk_tables=self._table([tables[row.seq].row for row in rows[n:]], [c.context for c in chunks]),
+            chunk_tables=self._to_device(self._blocks(others, contexts)),
             chunk_starts=self._to_device(np.array([c.first - n for c in chunks] + [at - n], dtype=np.int32)),
-            chunk_lens=self._to_device(np.array([c.context for c in chunks], dtype=np.int32)),
+            chunk_lens=self._to_device(contexts.astype(np.int32)),
         )
         return self._to_device(ids), self._to_device(positions), inputs
 
+    def _blocks(self, own: NDArray[np.int64], contexts: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return these rows of the tables, as wide as the longest context needs."""
+        return self.tables.matrix[own, : -(-int(contexts.max(initial=0)) // self.kv.block_size)]
+
     def _last_id(self, row: Row) -> int:
         return 0 if row.is_padding else int(self.tokens[row.seq][row.start])
-
-    def _table(self, own: Many[int] | np.ndarray, contexts: Many[int]) -> Tensor:
-        longest = -(-max(contexts, default=0) // self.kv.block_size)
-        return self._to_device(self.tables.matrix[np.asarray(own, dtype=np.int64), :longest])
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)

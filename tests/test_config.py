@@ -22,6 +22,7 @@ from simulator.config.template import commented_yaml
 from simulator.errors import ConfigError, SimulatorError
 
 EXAMPLES: dict[str, object] = {
+    "model.quantization": "int8",
     "schema": 1,
     "name": "café, 1e6: #2",
     "seed": 2**62,

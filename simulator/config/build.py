@@ -78,6 +78,8 @@ def build_machine(scenario: Scenario) -> Machine:
     model = get_model(scenario.model.name)
     if scenario.model.dtype != "auto":
         model = replace(model, dtype=scenario.model.dtype, quantization=None)
+    if scenario.model.quantization is not None:
+        model = replace(model, quantization=scenario.model.quantization)
     hardware = get_hardware(scenario.hardware.gpu)
     max_model_len = scenario.model.max_model_len or model.max_model_len
     if max_model_len > model.max_model_len:

@@ -45,6 +45,10 @@ class ModelSection(Section):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "auto", description="auto = the model's own | bfloat16 | float16 | float32"
     )
+    quantization: Literal["int8"] | None = Field(
+        None,
+        description="int8: weights of the layers in 8 bits, activations as they are; null = the model's own",
+    )
     max_model_len: Count | None = Field(16384, description="prompt + output at most; null = the model's own")
 
 

@@ -1,0 +1,86 @@
+"""Graph replay without a GPU: buffers and padding are those of CUDA, "replaying" computes again."""
+
+# ruff: noqa: E402  (imports follow what skips the file where they are missing)
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from test_two_clocks import BUSY, answers, assert_alike, assert_plain_tokens
+from test_two_clocks import model as model  # a fixture
+
+from gpu_backend.attention.base import AttentionInputs
+from gpu_backend.attention.sdpa import SdpaGather
+from gpu_backend.engine import Engine
+from gpu_backend.graphs import SIZES, DecodeGraphs
+from gpu_backend.runner import Runner
+
+
+class OnDevice(SdpaGather):
+    """Attends from what lies on the device alone, as a captured kernel must: lens, not host contexts."""
+
+    name = "on device"
+
+    def attend(
+        self,
+        q: Any,
+        keys: Any,
+        values: Any,
+        inputs: AttentionInputs,
+        *,
+        scale: float,
+        window: int | None = None,
+    ) -> Any:
+        inputs.decode_contexts = inputs.decode_lens.tolist()
+        self._step = None
+        return super().attend(q, keys, values, inputs, scale=scale, window=window)
+
+
+def again(compute: Callable[[], Any]) -> Callable[[], Any]:
+    """Stand in for a captured graph."""
+    return compute
+
+
+def test_graphs_give_the_tokens_of_eager_steps(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    replayed: list[int] = []
+
+    def warm_up(self: Runner) -> None:
+        self.graphs = DecodeGraphs(
+            self.decoder,
+            self.kv,
+            OnDevice(),
+            max_size=4,
+            width=self.tables.matrix.shape[1],
+            capture=again,
+        )
+        run = self.graphs.run
+        monkeypatch.setattr(self.graphs, "run", lambda *a: (replayed.append(a[0].shape[1]), run(*a))[1])
+
+    changes = {"model.name": model}
+    eager = Engine(BUSY, device="cpu", clock="predicted", set=changes)
+    expected = eager.replay(progress=False)
+    engine = Engine(BUSY, device="cpu", clock="predicted", set=changes)
+    make = engine._executor
+
+    def with_graphs(*args: Any) -> Any:
+        executor = make(*args)
+        warm_up(executor._runner)
+        return executor
+
+    monkeypatch.setattr(engine, "_executor", with_graphs)
+    machine = engine.replay(progress=False)
+    assert_alike(machine, expected)
+    assert_plain_tokens(engine, machine)
+    assert answers(engine) == answers(eager)
+    assert set(replayed) == {1, 2, 3, 4}  # three are padded to four; five and six run eagerly
+
+
+def test_the_ladder_of_sizes_is_vllms() -> None:
+    assert SIZES[:5] == (1, 2, 4, 8, 16)
+    assert SIZES[-2:] == (496, 512)
+    assert 256 in SIZES
+    assert 264 not in SIZES
