@@ -6,8 +6,7 @@ runs a model. So a replay writes the same tables, log and summary, and `diff` ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,15 +14,11 @@ import torch
 
 from gpu_backend.attention.choose import choose_attention
 from gpu_backend.block_tables import BlockTables
-from gpu_backend.decoder_config import DecoderConfig
-from gpu_backend.device import check_room, choose_device, device_name, free_bytes
+from gpu_backend.device import choose_device, device_name
 from gpu_backend.drafting import DraftModelProposer, NgramProposer, Proposer
 from gpu_backend.executor import GREEDY, Clock, TorchExecutor
 from gpu_backend.graphs import DecodeGraphs
-from gpu_backend.kv_tensors import KvTensors
-from gpu_backend.loader import load_decoder, random_decoder
-from gpu_backend.model import Decoder
-from gpu_backend.quant import quantize_decoder
+from gpu_backend.on_device import RANDOM, Place, dtype_for
 from gpu_backend.runner import Runner
 from gpu_backend.speculating import Speculator
 from gpu_backend.token_book import TokenBook, TokenIds
@@ -32,7 +27,6 @@ from simulator.config.build import Machine, Policies, build_machine
 from simulator.config.choose import choose
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
-from simulator.config.speculative import build_draft_model
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.errors import ConfigError, suggest
 from simulator.experiments.judge import judge
@@ -42,19 +36,16 @@ from simulator.request import Request
 from simulator.schedulers.base import Scheduler
 
 CLOCKS: tuple[Clock, ...] = get_args(Clock)
-RANDOM = "random"
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
 class Engine:
     """A model on a device, driven by the policies of a scenario.
 
     `weights` is a folder with a checkpoint, or "random"; so is `draft_weights`, of a draft model. `clock` is
-    "wall" or "predicted" (see `executor`).
-    Policies are those of `simulate`: batching, order, victim, eviction, preemption, admission, by name or as
-    Python objects; or `policies` as a command has resolved them. `threads` bounds PyTorch's on the CPU.
-    Without `kv_cache` every step computes its sequences from their first token on, as a naive decoder would.
-    ConfigError or InputError says what cannot be used.
+    "wall" or "predicted" (see `executor`). Policies are those of `simulate`: batching, order, victim,
+    eviction, preemption, admission, by name or as Python objects; or `policies` as a command has resolved
+    them. `threads` bounds PyTorch's on the CPU. Without `kv_cache` every step computes its sequences from
+    their first token on, as a naive decoder would. ConfigError or InputError says what cannot be used.
     """
 
     def __init__(
@@ -81,16 +72,17 @@ class Engine:
         if self.device.type == "cpu":
             torch.set_num_threads(threads)
         self.machine: Machine = build_machine(self.scenario)
-        self.dtype = _dtype(self.machine, self.device)
+        self.dtype = dtype_for(self.machine.model, self.device)
+        self._place = Place(self.scenario, self.machine, self.device, self.dtype)
         self.attention = choose_attention(
             attention, self.device, block_size=self.scenario.kv.block_size, dtype=self.dtype
         )
         self.weights, self.draft_weights = str(weights), str(draft_weights)
-        self.decoder = self._load(weights)
-        self.draft = self._load_draft(draft_weights)
+        self.decoder = self._place.load(weights)
+        self.draft = self._place.load_draft(draft_weights)
         self.executor: TorchExecutor | None = None  # of the last replay
         self.on_step: Callable[[], object] | None = None  # called after each step's computation
-        self._kv = self._pages()
+        self._kv = self._place.pages(self.decoder.config)
         self._graphs: DecodeGraphs | None = None  # captured by the first replay
 
     @property
@@ -107,7 +99,7 @@ class Engine:
     def run(self, *, progress: bool | None = None) -> Run:
         """Serve the scenario's requests; `replay` wraps this for notebooks."""
         self._kv.pages.zero_()
-        with ProgressBar(f"{self.scenario.name} on {self.device}") as bar, _told_of_memory(self):
+        with ProgressBar(f"{self.scenario.name} on {self.device}") as bar, self._place.telling_of_memory():
             made = run_scenario(
                 self.scenario,
                 policies=self.policies,
@@ -151,7 +143,7 @@ class Engine:
             return None
         proposer: Proposer = NgramProposer(runner.tokens)
         if self.draft is not None:
-            kv = self._pages_of(self.draft.config)
+            kv = self._place.pages(self.draft.config)
             drafter = Runner(self.draft, kv, runner.tables, runner.tokens, self.attention)
             proposer = DraftModelProposer(drafter, lambda index: GREEDY)
         return Speculator(
@@ -166,59 +158,6 @@ class Engine:
         """Return the token ids that stand for a request's prompt; `index` is its row in the workload."""
         size, vocab = self.scenario.kv.block_size, self.decoder.config.vocab_size
         return prompt_tokens(request, size, vocab, self.scenario.seed, index)
-
-    def _load(self, weights: str | Path) -> Decoder:
-        num_bytes = self.machine.model.num_params * self.dtype.itemsize
-        remedy = "name a smaller model with --model"
-        check_room(num_bytes, self.device, f"the weights of {self.machine.model.name}", remedy)
-        if weights == RANDOM:
-            path = Path(self.scenario.model.name)
-            config = DecoderConfig.read(path) if path.exists() else DecoderConfig.of(self.machine.model)
-            decoder = random_decoder(config, self.device, self.dtype, seed=self.scenario.seed)
-        else:
-            decoder = load_decoder(weights, self.device, self.dtype)
-            _check_same_shape(decoder.config, self.machine, weights)
-        if self.machine.model.quantization == "int8":
-            quantize_decoder(decoder)
-        return decoder
-
-    def _load_draft(self, weights: str | Path) -> Decoder | None:
-        model = build_draft_model(self.scenario.speculative, self.machine.model)
-        keys = self.scenario.speculative
-        if model is None or keys is None or keys.draft_model is None:
-            return None
-        check_room(
-            model.num_params * self.dtype.itemsize,
-            self.device,
-            f"the weights of {model.name}",
-            "name a smaller speculative.draft_model",
-        )
-        if weights != RANDOM:
-            return load_decoder(weights, self.device, self.dtype)
-        path = Path(keys.draft_model)
-        config = DecoderConfig.read(path) if path.exists() else DecoderConfig.of(model)
-        return random_decoder(config, self.device, self.dtype, seed=self.scenario.seed)
-
-    def _pages(self) -> KvTensors:
-        """Allocate the scenario's KV blocks; ConfigError says how many would fit."""
-        config, size = self.decoder.config, self.scenario.kv.block_size
-        num_blocks = self.machine.kv.usable_blocks
-        per_block = 2 * config.num_layers * size * config.num_kv_heads * config.head_dim * self.dtype.itemsize
-        fit = max(free_bytes(self.device) // per_block - 1, 0)
-        check_room(
-            num_blocks * per_block,
-            self.device,
-            f"{num_blocks:,} KV blocks",
-            f"{fit:,} would fit; lower kv.gpu_memory_utilization, or set kv.num_gpu_blocks_override to at "
-            f"most {fit + 1}",
-        )
-        return self._pages_of(config)
-
-    def _pages_of(self, config: DecoderConfig) -> KvTensors:
-        """Return pages for the scenario's blocks of a model."""
-        sizes = (config.num_layers, self.machine.kv.usable_blocks, self.scenario.kv.block_size)
-        heads = (config.num_kv_heads, config.head_dim)
-        return KvTensors(*sizes, *heads, dtype=self.dtype, device=self.device)
 
     def _provenance(self, made: Run) -> dict[str, object]:
         """Say in a run's summary what computed it; under the wall clock no latency model had a part in it."""
@@ -251,44 +190,3 @@ def _notes(made: Run) -> list[str]:
     notes = made.own["notes"]
     assert isinstance(notes, list)
     return notes
-
-
-@contextmanager
-def _told_of_memory(engine: Engine) -> Iterator[None]:
-    """Turn PyTorch's out-of-memory error into one line that names the keys to lower."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        first = str(error).partition(". ")[0]
-        raise ConfigError(
-            f"{engine.device}: {first}; lower scheduler.max_num_batched_tokens "
-            f"({engine.scenario.scheduler.max_num_batched_tokens}), which a step's activations grow with, or "
-            f"kv.gpu_memory_utilization ({engine.scenario.kv.gpu_memory_utilization:g})"
-        ) from None
-
-
-def _check_same_shape(config: DecoderConfig, machine: Machine, weights: str | Path) -> None:
-    """Raise ConfigError unless a checkpoint has the sizes that the scenario's memory was counted for."""
-    model = machine.model
-    for name in ("num_layers", "hidden_size", "num_kv_heads", "head_dim", "vocab_size"):
-        mine, theirs = getattr(model, name), getattr(config, name)
-        if mine != theirs:
-            raise ConfigError(
-                f"--weights {weights}: {name} is {theirs}, and {mine} in the scenario's model {model.name}; "
-                f"name the checkpoint's config.json with --model"
-            )
-    if machine.max_model_len > config.max_model_len:
-        raise ConfigError(
-            f"model.max_model_len: {machine.max_model_len} exceeds the checkpoint's {config.max_model_len}"
-        )
-
-
-def _dtype(machine: Machine, device: torch.device) -> torch.dtype:
-    """Compute in the model's type on CUDA, in float32 on the CPU."""
-    if device.type == "cpu":
-        return torch.float32
-    if machine.model.dtype not in DTYPES:
-        raise ConfigError(
-            f"model.dtype: the engine computes in {', '.join(DTYPES)}, not {machine.model.dtype}"
-        )
-    return DTYPES[machine.model.dtype]

@@ -12,11 +12,11 @@ import numpy as np
 from gpu_backend.attention.choose import choose_attention
 from gpu_backend.block_tables import BlockTables
 from gpu_backend.device import check_room, choose_device
-from gpu_backend.engine import DTYPES
 from gpu_backend.executor import GREEDY, TorchExecutor
 from gpu_backend.kv_tensors import KvTensors
 from gpu_backend.loader import load_decoder
 from gpu_backend.model import Decoder
+from gpu_backend.on_device import DTYPES
 from gpu_backend.quant import quantize_decoder
 from gpu_backend.runner import Runner
 from gpu_backend.sampling import SamplingParams

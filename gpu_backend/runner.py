@@ -104,7 +104,7 @@ class Runner:
         )
 
     def _decodes(self, rows: Many[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return ids, positions, slots and contexts of rows of one token, (4, n), and their rows of tables."""
+        """Return ids, positions, slots and contexts of one-token rows, (4, n), and their rows of tables."""
         size, tables = self.kv.block_size, self.tables.tables
         numbers = np.zeros((4, len(rows)), dtype=np.int64)
         own = np.array([tables[row.seq].row for row in rows], dtype=np.int64)
