@@ -36,7 +36,7 @@ def dtype_for(model: Model, device: torch.device) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a scenario runs. Every method raises ConfigError or InputError, in one line, for what cannot be."""
+    """Where a scenario runs. Methods raise ConfigError or InputError, in one line, for what cannot be."""
 
     scenario: Scenario
     machine: Machine
@@ -112,8 +112,8 @@ class Place:
             mine, theirs = getattr(model, name), getattr(config, name)
             if mine != theirs:
                 raise ConfigError(
-                    f"--weights {weights}: {name} is {theirs}, and {mine} in the scenario's model {model.name}; "
-                    "name the checkpoint's config.json with --model"
+                    f"--weights {weights}: {name} is {theirs}, and {mine} in the scenario's model "
+                    f"{model.name}; name the checkpoint's config.json with --model"
                 )
         if longest > config.max_model_len:
             raise ConfigError(
