@@ -12,6 +12,7 @@ import numpy as np
 from gpu_backend.attention.choose import choose_attention
 from gpu_backend.block_tables import BlockTables
 from gpu_backend.device import check_room, choose_device
+from gpu_backend.drafting import NgramProposer
 from gpu_backend.executor import GREEDY, TorchExecutor
 from gpu_backend.kv_tensors import KvTensors
 from gpu_backend.loader import load_decoder
@@ -20,6 +21,7 @@ from gpu_backend.on_device import DTYPES
 from gpu_backend.quant import quantize_decoder
 from gpu_backend.runner import Runner
 from gpu_backend.sampling import SamplingParams
+from gpu_backend.speculating import Speculator
 from gpu_backend.token_book import TokenBook, TokenIds
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.engine.serve import serve
@@ -30,8 +32,11 @@ from simulator.latency.linear import LinearModel
 from simulator.request import HashRange, Request
 from simulator.schedulers import Scheduler
 from simulator.schedulers.chunked import Chunked
+from simulator.schedulers.speculating import Speculation
+from simulator.speculative import ByRate
 
 BLOCK_SIZE = 16
+UNASKED = ByRate([1.0], np.random.SeedSequence(0))  # the model itself says what is accepted
 UNTIMED = LinearModel(constant=1.0)  # the wall clock counts; nothing here asks what a step would take
 
 
@@ -42,6 +47,7 @@ class Options:
     device: str = "auto"
     max_tokens: int = 64
     sampling: SamplingParams = GREEDY
+    num_speculative_tokens: int = 0  # by n-gram lookup
     quantization: str | None = None
 
     def __post_init__(self) -> None:
@@ -94,32 +100,46 @@ def complete(decoder: Decoder, prompts: Sequence[TokenIds], options: Options) ->
         Request(str(i), 0.0, len(ids), options.max_tokens, options.max_tokens, _hashes(prefixes, ids))
         for i, ids in enumerate(prompts)
     ]
-    longest = min(max(map(len, prompts)) + options.max_tokens, config.max_model_len)
+    num_draft = options.num_speculative_tokens
+    longest = min(max(map(len, prompts)) + options.max_tokens + num_draft, config.max_model_len)
     num_blocks = len(prompts) * -(-longest // BLOCK_SIZE)
     sizes = (config.num_layers, num_blocks, BLOCK_SIZE, config.num_kv_heads, config.head_dim)
     num_bytes = 2 * int(np.prod(sizes)) * decoder.dtype.itemsize
     check_room(
         num_bytes, decoder.device, "the KV blocks of these prompts", "lower --max-tokens, or ask fewer"
     )
-    scheduler = Chunked(BlockManager(num_blocks, BLOCK_SIZE), max_model_len=config.max_model_len)
+    scheduler = Chunked(
+        BlockManager(num_blocks, BLOCK_SIZE),
+        max_model_len=config.max_model_len,
+        speculation=Speculation.by_ngram(num_draft) if num_draft else None,
+    )
     made: list[TorchExecutor] = []
 
     def make(scheduler: Scheduler, simulated: SimulatedExecutor) -> TorchExecutor:
         tables = BlockTables(num_blocks, BLOCK_SIZE, -(-longest // BLOCK_SIZE) + 1, len(prompts))
         kv = KvTensors(*sizes, dtype=decoder.dtype, device=decoder.device)
         attention = choose_attention("auto", decoder.device, block_size=BLOCK_SIZE, dtype=decoder.dtype)
+        tokens = TokenBook(num_draft)
+        speculator = Speculator(
+            NgramProposer(tokens),
+            tokens,
+            lambda index: options.sampling,
+            num_tokens=num_draft,
+            max_model_len=config.max_model_len,
+        )
         executor = TorchExecutor(
             scheduler,
             simulated,
-            Runner(decoder, kv, tables, TokenBook(), attention),
+            Runner(decoder, kv, tables, tokens, attention),
             lambda request, index: prompts[index],
             sampling=lambda index: options.sampling,
             stop_ids=config.eos_token_ids,
+            speculator=speculator if num_draft else None,
         )
         made.append(executor)
         return executor
 
-    serve(requests, scheduler, UNTIMED, make_executor=make)
+    serve(requests, scheduler, UNTIMED, make_executor=make, acceptance=UNASKED if num_draft else None)
     return [made[0].answers[i] for i in range(len(prompts))]
 
 

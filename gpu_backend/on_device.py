@@ -46,10 +46,11 @@ class Place:
     def load(self, weights: str | Path) -> Decoder:
         """Return the model, from a folder or with random weights, rounded to INT8 if the scenario says so."""
         model = self.machine.model
-        self._check_weights(model, "name a smaller model with --model")
+        remedy = "name a smaller model with --model"
         if weights == RANDOM:
-            decoder = self._random(self.scenario.model.name, model)
+            decoder = self._random(self.scenario.model.name, model, remedy)
         else:
+            self._check_weights(model, remedy)
             decoder = load_decoder(weights, self.device, self.dtype)
             self._check_shape(decoder.config, weights)
         if model.quantization == "int8":
@@ -62,10 +63,11 @@ class Place:
         model = build_draft_model(keys, self.machine.model)
         if model is None or keys is None or keys.draft_model is None:
             return None
-        self._check_weights(model, "name a smaller speculative.draft_model")
-        if weights != RANDOM:
-            return load_decoder(weights, self.device, self.dtype)
-        return self._random(keys.draft_model, model)
+        remedy = "name a smaller speculative.draft_model"
+        if weights == RANDOM:
+            return self._random(keys.draft_model, model, remedy)
+        self._check_weights(model, remedy)
+        return load_decoder(weights, self.device, self.dtype)
 
     def pages(self, config: DecoderConfig) -> KvTensors:
         """Allocate the scenario's KV blocks for a model; the error says how many would fit."""
@@ -101,8 +103,9 @@ class Place:
             model.num_params * self.dtype.itemsize, self.device, f"the weights of {model.name}", remedy
         )
 
-    def _random(self, name: str, model: Model) -> Decoder:
+    def _random(self, name: str, model: Model, remedy: str) -> Decoder:
         config = DecoderConfig.read(name) if Path(name).exists() else DecoderConfig.of(model)
+        self._check_weights(model, remedy)
         return random_decoder(config, self.device, self.dtype, seed=self.scenario.seed)
 
     def _check_shape(self, config: DecoderConfig, weights: str | Path) -> None:

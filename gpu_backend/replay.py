@@ -1,4 +1,7 @@
-"""A replay on disk: the files of `servetwin run --log all`, so that `diff` can hold the two together."""
+"""A replay on disk: the files of `servetwin run --log all`, so that `diff` can hold the two together.
+
+With speculation there is also acceptance.csv, which `speculative.acceptance` of a scenario takes.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from gpu_backend.engine import Engine
 from simulator.config.run import Run
 from simulator.config.scenario import Scenario
 from simulator.experiments.run_folder import default_folder, save_run
+from simulator.speculative import write_log
 
 LOGS = ("steps", "decisions", "timeline")
 SKIPPED_STEPS = 5  # before a PyTorch trace begins: the first ones allocate
@@ -45,6 +49,9 @@ def run_and_save(
     with _traced(engine, profile_steps, folder):
         made = engine.run(progress=None if progress else False)
     written = save_run(made, folder, logs=LOGS, report=report)
+    if engine.executor is not None and engine.executor.verifications:
+        write_log(folder / "acceptance.csv", engine.executor.verifications)
+        written.append(folder / "acceptance.csv")
     if profile_steps is not None:
         written.append(folder / "torch_trace.json.gz")
     return made, written

@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -33,8 +34,8 @@ class Outcome(NamedTuple):
         return self.err.removeprefix("servetwin: ").rstrip("\n")
 
 
-def servetwin(*args: object) -> Outcome:
-    """Run a command in this process."""
+def servetwin(*args: object, commands: Sequence[EntryPoint] = ()) -> Outcome:
+    """Run a command in this process, with the sub-commands of other packages that are given."""
     out, err = io.StringIO(), io.StringIO()
     handler = signal.getsignal(signal.SIGINT)
     argv = ["servetwin", *map(str, args)]
@@ -43,7 +44,7 @@ def servetwin(*args: object) -> Outcome:
         redirect_stdout(out),
         redirect_stderr(err),
         patch.object(sys, "argv", argv),
-        patch("simulator.cli.entry_points", return_value=[]),
+        patch("simulator.cli.entry_points", return_value=list(commands)),
     ):
         try:
             main()

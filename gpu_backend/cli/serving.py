@@ -83,6 +83,9 @@ def generate(
     top_k: Annotated[int, typer.Option(help="0 keeps every token.", min=0)] = 0,
     top_p: Annotated[float, typer.Option(help="1 keeps every token.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the draws.", min=0)] = 0,
+    num_speculative_tokens: Annotated[
+        int, typer.Option(help="Draft tokens a step, looked up in the text so far; 0: none.", min=0, max=64)
+    ] = 0,
     quantization: Annotated[str | None, typer.Option(help="int8: weights rounded to 8 bits.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -102,11 +105,13 @@ def generate(
     try:
         sampling = SamplingParams(temperature, top_k, top_p, seed)
     except ValueError as error:
-        raise ConfigError(f"--{error}") from None
+        name, _, rule = str(error).partition(" ")
+        raise ConfigError(f"--{name.replace('_', '-')} {rule}") from None
     options = Options(
         device=device,
         max_tokens=max_tokens,
         sampling=sampling,
+        num_speculative_tokens=num_speculative_tokens,
         quantization=quantization,
     )
     answers = answer(Path(model), prompt, options)
