@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from gpu_backend.engine import Engine
 from simulator.config.run import Run
 from simulator.config.scenario import Scenario
-from simulator.experiments.run_folder import default_folder, save_run
+from simulator.experiments.run_folder import ACCEPTANCE, default_folder, save_run
 from simulator.speculative import write_log
 
 LOGS = ("steps", "decisions", "timeline")
@@ -50,8 +50,8 @@ def run_and_save(
         made = engine.run(progress=None if progress else False)
     written = save_run(made, folder, logs=LOGS, report=report)
     if engine.executor is not None and engine.executor.verifications:
-        write_log(folder / "acceptance.csv", engine.executor.verifications)
-        written.append(folder / "acceptance.csv")
+        write_log(folder / ACCEPTANCE, engine.executor.verifications)
+        written.append(folder / ACCEPTANCE)
     if profile_steps is not None:
         written.append(folder / "torch_trace.json.gz")
     return made, written

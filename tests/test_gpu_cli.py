@@ -87,6 +87,18 @@ def test_a_wall_clock_replay_says_what_computed_it(scenario: str) -> None:
     assert Path("out", "report.html").exists()
 
 
+def test_a_measured_request_is_explained_at_its_recorded_times(scenario: str) -> None:
+    keys = "speculative={method: ngram, num_speculative_tokens: 2, acceptance: 0.5}"
+    for args in ([], ["--set", keys]):
+        made = gpu("replay", scenario, "--device", "cpu", "--quiet", "--no-report", "-o", "out", *args)
+        assert made.code == 0, made.err
+        for row in load_run("out").requests.itertuples():
+            told = json.loads(servetwin("explain", "out", row.id, "--json").out)
+            assert told["latency"] == pytest.approx(row.finish - row.arrival, rel=1e-9)
+            parts = sum(cause["seconds"] for cause in told["causes"])
+            assert parts == pytest.approx(told["latency"], rel=1e-9)
+
+
 def test_the_default_folder_is_not_the_simulations(scenario: str) -> None:
     made = gpu("replay", scenario, "--clock", "predicted", "--device", "cpu", "--max-requests", 2)
     assert made.code == 0, made.err

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from measured_runs import TINY, measured, saved, simulated
 
-from simulator.batch import Batch, DecodeGroup
+from simulator.batch import Batch
 from simulator.config.build_workload import build_workload
 from simulator.config.loading import load_scenario
 from simulator.config.run import Run
+from simulator.decode_group import DecodeGroup
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.engine.recorded import RecordedExecutor
 from simulator.errors import InputError

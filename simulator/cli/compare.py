@@ -72,7 +72,8 @@ def explain(
 ) -> None:
     """Tell one request's story: what it waited for, how it was computed, who took its blocks, in seconds.
 
-    The run is simulated again; its scenario gives the same run.
+    The run is simulated again; its scenario gives the same run. One that a real engine served is simulated
+    again at its recorded times.
 
     Example:
 
@@ -81,8 +82,14 @@ def explain(
     from simulator.config.build import Policies
     from simulator.config.loading import load_scenario
     from simulator.experiments.explain import explain as tell
+    from simulator.experiments.explain import explain_measured
+    from simulator.experiments.run_folder import load_run
 
-    found = tell(load_scenario(run), request_id, Policies(trust=trust))
+    policies = Policies(trust=trust)
+    if (run / "summary.json").is_file() and (saved := load_run(run)).is_measured:
+        found = explain_measured(saved, request_id, policies)
+    else:
+        found = tell(load_scenario(run), request_id, policies)
     print(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.text())
 
 

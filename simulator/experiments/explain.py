@@ -1,7 +1,8 @@
 """One request's story: what it waited for, how it was computed, who took its blocks, each with its seconds.
 
 The run is simulated again with an observer that notes what the request does at every step; since the same
-scenario gives the same run, the story ends where the recorded request ended.
+scenario gives the same run, the story ends where the recorded request ended. A run that a real engine served
+is simulated again at its recorded times.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
 from simulator.engine.story import DECODE, PREFILL, Span, Story, arriving, close
 from simulator.errors import ConfigError, suggest
+from simulator.experiments.resimulate import resimulate
+from simulator.experiments.run_folder import SavedRun
 from simulator.latency.base import LatencyModel, StepFeatures
 from simulator.metrics.tables import STATUS, StepTable
 from simulator.workload.workload import Workload
@@ -86,6 +89,18 @@ def explain(
     """Simulate a scenario again and explain one request; ConfigError if there is none of that id."""
     story = Story([request_id])
     run = run_scenario(scenario, policies=policies, workload=workload, observers=[story])
+    return story_of(run, story, request_id)
+
+
+def explain_measured(
+    saved: SavedRun,
+    request_id: str,
+    policies: Policies = NO_POLICIES,
+    workload: Workload | None = None,
+) -> Explanation:
+    """Explain a request that a real engine served: its run is simulated again at the recorded times."""
+    story = Story([request_id])
+    run = resimulate(saved, policies=policies, workload=workload, observers=[story])
     return story_of(run, story, request_id)
 
 

@@ -5,13 +5,14 @@ how long each step took (`engine/recorded`). Sessions, closed loops and limits o
 arrivals, since their requests came when they came. What is left is decisions: where policies and memory agree
 with the recorded run's, so does every line of the log. The error of a model splits in two by it:
 model - resimulated is its timing, resimulated - recorded its decisions.
-Left out: the wait at the client (`client_queue` is 0), and what speculation accepted.
+Left out: the wait at the client (`client_queue` is 0).
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from simulator.engine.clients import ClientPlan, Progress
 from simulator.engine.decisions import Decision
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.engine.recorded import RecordedExecutor
+from simulator.engine.replica import Observer
 from simulator.errors import InputError
 from simulator.experiments.run_folder import SavedRun, load_run, printable
 from simulator.metrics.tables import ABORTED, COMPLETED, Floats, RequestTable
@@ -39,9 +41,10 @@ def resimulate(
     *,
     policies: Policies = NO_POLICIES,
     workload: Workload | None = None,
+    observers: Sequence[Observer] = (),
     progress: Progress | None = None,
 ) -> Run:
-    """Simulate a run again with its arrivals and step times as recorded.
+    """Simulate a run again with its arrivals and step times as recorded, and what its speculation accepted.
 
     `scenario` gives policies, memory and the latency model for steps beyond the record, by default the run's
     own; `workload` is what the recorded run served, if its scenario does not say. The result's
@@ -58,9 +61,13 @@ def resimulate(
         played.append(RecordedExecutor(simulated, run.steps, run.decisions))
         return played[-1]
 
+    scenario = scenario or run.scenario
+    if scenario.speculative is not None and run.acceptance is not None:
+        scenario = scenario.with_(**{"speculative.acceptance": str(run.acceptance)})
     again = run_scenario(
-        scenario or run.scenario,
+        scenario,
         policies=policies,
+        observers=observers,
         workload=pinned,
         plan=plan,
         decisions=True,

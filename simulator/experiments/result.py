@@ -12,7 +12,7 @@ from simulator.config.run import Run, run_scenario
 from simulator.engine.decisions import Decision
 from simulator.errors import ConfigError, SimulatorError, suggest
 from simulator.experiments.compare import Comparison as _Comparison
-from simulator.experiments.explain import Explanation
+from simulator.experiments.explain import Explanation, explain_measured
 from simulator.experiments.explain import explain as _explain
 from simulator.experiments.run_folder import SavedRun, save_run, write_run_report
 from simulator.metrics.block import result_block
@@ -86,8 +86,10 @@ class Result:
         return own
 
     def explain(self, request_id: str) -> Explanation:
-        """Tell one request's story; the run is simulated again with an observer."""
+        """Tell one request's story; the run is simulated again, a measured one at its recorded times."""
         workload = None if self._run is None else self._run.workload
+        if self._saved.is_measured:
+            return explain_measured(self._saved, request_id, self._policies, workload)
         return _explain(self.scenario, request_id, self._policies, workload)
 
     def report(self, path: str | Path = "report.html") -> Path:

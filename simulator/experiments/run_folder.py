@@ -27,6 +27,7 @@ from simulator.experiments.timeline import write_timeline
 from simulator.metrics.block import result_block
 from simulator.metrics.tables import STATUS, RequestTable, StepTable
 
+ACCEPTANCE = "acceptance.csv"
 OPTIONAL_FILES = ("report.html", "steps.csv", "decisions.jsonl", "timeline.json.gz")
 
 
@@ -39,6 +40,13 @@ class SavedRun:
     requests: RequestTable
     steps: StepTable | None
     decisions: list[Decision] | None
+    acceptance: Path | None = None  # log of what a real engine's speculation accepted
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a real engine served it in its own time."""
+        own = self.summary["servetwin"]
+        return isinstance(own, dict) and own.get("clock") == "wall"
 
 
 def default_folder(scenario: Scenario) -> Path:
@@ -145,6 +153,7 @@ def load_run(folder: str | Path) -> SavedRun:
         RequestTable(**_read_table(folder / "requests.csv", RequestTable)),  # type: ignore[arg-type]
         StepTable(**_read_table(steps, StepTable)) if steps.is_file() else None,  # type: ignore[arg-type]
         _read_decisions(folder / "decisions.jsonl"),
+        acceptance if (acceptance := folder / ACCEPTANCE).is_file() else None,
     )
 
 
