@@ -1,6 +1,5 @@
 """A replay as a result in Python: compared with a simulation, written to a folder, imported without torch."""
 
-# ruff: noqa: E402  (imports follow what skips the file where they are missing)
 from __future__ import annotations
 
 import importlib.util
