@@ -1,7 +1,7 @@
 """What of an engine step is not the forward pass: deciding, batch building, sampling, bookkeeping.
 
-The teaching model (8 layers, hidden 512, fp32) on the CPU, one thread, 16 sequences that decode from 64 tokens
-of context on. Wall time, since that is what a step takes; the share is a ratio within one run.
+The teaching model (8 layers, hidden 512, fp32) on the CPU, one thread, 16 sequences that decode from 64
+tokens of context on. Wall time, since that is what a step takes; the share is a ratio within one run.
 """
 
 from __future__ import annotations
