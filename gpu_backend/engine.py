@@ -175,6 +175,8 @@ class Engine:
         if self.clock == "wall":
             measured = f"measured: {self.kernels} on {device_name(self.device)}"
             notes = [note for note in _notes(made) if note not in self.machine.notes]
+            if self.scenario.scheduler.async_scheduling:
+                notes.append("decided asynchronously, but computed step by step: host time is not hidden")
             own |= {"provenance": measured, "profile_error": None, "extrapolated_share": 0.0, "notes": notes}
         return own
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import pkgutil
 from importlib import import_module
 
@@ -11,10 +12,14 @@ import pytest
 import calibration
 import simulator
 
+PACKAGES = [simulator, calibration]
+if importlib.util.find_spec("torch") is not None:
+    PACKAGES.append(import_module("gpu_backend"))
 MODULES = [
     each.name
-    for package in (simulator, calibration)
+    for package in PACKAGES
     for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    if not each.name.startswith("gpu_backend.kernels.")  # Triton must not be imported before its own tests
 ]
 
 

@@ -16,16 +16,14 @@ pytestmark = pytest.mark.slow
 if "SERVETWIN_SMOLLM2" not in os.environ:
     pytest.skip("needs SERVETWIN_SMOLLM2, see examples/smollm2.py", allow_module_level=True)
 
+import numpy as np
 import torch
 from gpu_models import greedy
-from gpu_sequences import Pages
-from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from gpu_backend.attention.sdpa import SdpaGather
+from gpu_backend.generate import Options, complete, read_tokenizer
 from gpu_backend.loader import load_decoder
-from gpu_backend.sampling import SamplingParams
-from gpu_backend.speculative import propose_ngram, verify
+from gpu_backend.model import Decoder
 
 FOLDER = Path(os.environ["SERVETWIN_SMOLLM2"])
 NUM_TOKENS = 24
@@ -33,52 +31,27 @@ PROMPTS = ["The capital of France is", "def add(a, b):\n    return a + b\n\ndef 
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+def prompts() -> list[Any]:
+    tokenizer = read_tokenizer(FOLDER)
+    return [np.array(tokenizer.encode(prompt), dtype=np.int64) for prompt in PROMPTS]
 
 
 @pytest.fixture(scope="module")
-def expected(tokenizer: Tokenizer) -> list[list[int]]:
+def expected(prompts: list[Any]) -> list[list[int]]:
     """What `generate` of transformers appends to each prompt."""
     model: Any = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
-    return [greedy(model, tokenizer.encode(prompt).ids, NUM_TOKENS) for prompt in PROMPTS]
+    return [greedy(model, prompt.tolist(), NUM_TOKENS) for prompt in prompts]
 
 
-@pytest.fixture
-def pages() -> Pages:
-    return Pages(load_decoder(FOLDER, "cpu", torch.float32), SdpaGather(), block_size=16)
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    return load_decoder(FOLDER, "cpu", torch.float32)
 
 
-def test_joint_decodes_give_the_tokens_of_transformers(
-    pages: Pages, tokenizer: Tokenizer, expected: list[list[int]]
+@pytest.mark.parametrize("num_speculative_tokens", [0, 3])
+def test_the_engine_gives_the_tokens_of_transformers(
+    decoder: Decoder, prompts: list[Any], expected: list[list[int]], num_speculative_tokens: int
 ) -> None:
-    prompts = [tokenizer.encode(prompt).ids for prompt in PROMPTS]
-    sequences = [pages.sequence(list(prompt), room=NUM_TOKENS) for prompt in prompts]
-    pages.step(*((sequence, len(sequence.tokens) - 1) for sequence in sequences))
-    for _ in range(NUM_TOKENS):
-        rows = pages.step(*((sequence, 1) for sequence in sequences))
-        for sequence, token in zip(sequences, rows.argmax(-1).tolist(), strict=True):
-            sequence.tokens.append(token)
-    found = [s.tokens[len(prompt) :] for s, prompt in zip(sequences, prompts, strict=True)]
-    assert found == expected
-    assert tokenizer.decode(found[0]).startswith(" Paris.")
-
-
-def test_speculation_by_ngrams_gives_the_same_tokens_in_fewer_steps(
-    pages: Pages, tokenizer: Tokenizer, expected: list[list[int]]
-) -> None:
-    prompt = tokenizer.encode(PROMPTS[1]).ids
-    sequence = pages.sequence(list(prompt), room=NUM_TOKENS + 4)
-    pages.step((sequence, len(prompt) - 1))
-    steps = 0
-    while len(sequence.tokens) < len(prompt) + NUM_TOKENS:
-        known = len(sequence.tokens)
-        drafts = propose_ngram(sequence.tokens, max_n=3, min_n=1, k=3)
-        sequence.tokens += drafts
-        logits = pages.step((sequence, 1 + len(drafts)))
-        emitted = verify(logits, drafts, None, SamplingParams(), known)
-        sequence.tokens[known:] = emitted
-        sequence.num_computed = known + len(emitted) - 1  # the KV of rejected drafts will be overwritten
-        steps += 1
-    assert sequence.tokens[len(prompt) :][:NUM_TOKENS] == expected[1]
-    assert steps < NUM_TOKENS * 0.8
+    options = Options("cpu", NUM_TOKENS, num_speculative_tokens=num_speculative_tokens)
+    assert complete(decoder, prompts, options) == expected
+    assert read_tokenizer(FOLDER).decode(expected[0]).startswith(" Paris.")

@@ -12,15 +12,17 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence as Many
 from typing import NamedTuple
 
-from simulator.batch import Batch, Move, Stall
+from simulator.batch import Batch, Move, Stall, StepResult
 from simulator.engine.decisions import Decision
 from simulator.engine.links import Moved
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.latency.base import Features
 from simulator.metrics.tables import StepTable
+from simulator.request import Request, Sequence
 
 WORK = (
     "num_tokens",
@@ -45,13 +47,17 @@ class RecordedStep(NamedTuple):
     seconds: float  # without what it waited for copies
 
 
-class RecordedExecutor(SimulatedExecutor):
-    """Plays the recorded steps' times. `simulated` knows the truth, and the model that goes on from there."""
+class RecordedExecutor:
+    """Plays the recorded steps' times. `simulated` knows the truth, and the model that goes on from there.
+
+    Implements `simulator.engine.executor.Executor`.
+    """
 
     def __init__(
-        self, simulated: SimulatedExecutor, steps: StepTable, decisions: Sequence[Decision] | None = None
+        self, simulated: SimulatedExecutor, steps: StepTable, decisions: Many[Decision] | None = None
     ) -> None:
-        super().__init__(simulated.latency, simulated._group, simulated._links)
+        self.latency = simulated.latency
+        self._simulated = simulated
         self._left = deque(_forward_passes(steps))
         self._by_kind: dict[tuple[bool, bool], deque[RecordedStep]] = {}
         self._starts: list[float] = steps.start.tolist()
@@ -67,9 +73,29 @@ class RecordedExecutor(SimulatedExecutor):
         self.num_predicted = 0  # steps that took what the model predicts: the recorded ones had run out
         self.first_predicted: tuple[int, float] | None = None  # the first of these: its number, and when (s)
 
+    def tell(self, seq: Sequence, request: Request) -> None:
+        """Learn which request a sequence serves."""
+        self._simulated.tell(seq, request)
+
+    def forget(self, seq: Sequence) -> int:
+        """Drop a sequence that has left the engine; return its true output length."""
+        return self._simulated.forget(seq)
+
+    def remaining(self, seq: Sequence) -> int:
+        """Return how many tokens a sequence will really still get."""
+        return self._simulated.remaining(seq)
+
+    def execute(self, batch: Batch, start: float) -> StepResult:
+        """Say what each sequence sampled."""
+        return self._simulated.execute(batch, start)
+
+    def steps_before_end(self) -> float:
+        """No step is skipped: each has its own time."""
+        return 0.0
+
     def move(self, moves: Iterable[Move], now: float) -> Moved:
         """Begin the transfers of a batch and say when they are done."""
-        moved = super().move(moves, now)
+        moved = self._simulated.move(moves, now)
         step = bisect_left(self._starts, now)
         if not self._is_alike or self._starts[step : step + 1] != [now]:
             return moved
@@ -106,7 +132,7 @@ class RecordedExecutor(SimulatedExecutor):
         if self.first_predicted is None:
             self.first_predicted = self.num_played, start
         self.num_predicted += 1
-        return super().end_of(batch, start)
+        return self._simulated.end_of(batch, start)
 
 
 def _work(step: Features) -> tuple[float, ...]:
