@@ -190,11 +190,16 @@ def test_the_naive_decoder_gives_the_same_tokens_with_and_without_a_cache(model:
     assert len(set(with_cache)) > 3  # not one token for ever
 
 
-def test_an_engine_without_a_cache_computes_everything_again_and_answers_alike(model: str) -> None:
+@pytest.mark.parametrize("max_num_seqs", [1, 6])  # one by one, or with rows of padding
+def test_an_engine_without_a_cache_computes_everything_again_and_answers_alike(
+    model: str, max_num_seqs: int
+) -> None:
     changes: dict[str, object] = {
         "model.name": model,
         "scheduler.batching": "static",
-        "scheduler.max_num_seqs": 1,
+        "scheduler.max_num_seqs": max_num_seqs,
+        "kv.num_gpu_blocks_override": 120,
+        "workload.arrivals": {"kind": "all_at_once"},
         "workload.num_requests": 4,
     }
     cached = Engine(BUSY, device="cpu", clock="predicted", set=changes)
