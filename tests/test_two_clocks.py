@@ -182,6 +182,25 @@ def test_random_scenarios_decide_alike_on_both_clocks(model: str, data: st.DataO
     assert_plain_tokens(engine, machine)
 
 
+def test_what_a_tier_counts_and_never_got_is_computed_again_after_the_fetch(model: str) -> None:
+    """A block that its owner lost before it was computed goes on to the tier, and is fetched steps later."""
+    changes: dict[str, object] = {
+        "model.name": model,
+        "seed": 872498,
+        "scheduler.batching": "prefill_first",
+        "scheduler.order": "deficit_round_robin",
+        "scheduler.victim": "fewest_blocks",
+        "kv.num_gpu_blocks_override": 60,
+        "kv.tiers": SWAP,
+        "workload.cancel": {"fraction": 0.3, "after_s": 1.0},
+        "speculative": SPECULATION,
+    }
+    engine = Engine(BUSY, device="cpu", clock="predicted", set=changes)
+    machine = engine.replay(progress=False)
+    assert machine.summary["servetwin"]["mended_tokens"] > 0
+    assert_plain_tokens(engine, machine)
+
+
 def test_the_naive_decoder_gives_the_same_tokens_with_and_without_a_cache(model: str) -> None:
     engine = Engine(BUSY, device="cpu", clock="predicted", set={"model.name": model})
     prompt = np.arange(19) % 61
