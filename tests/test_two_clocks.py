@@ -309,3 +309,20 @@ def test_speculation_changes_no_token_and_its_log_reproduces_the_run(
     write_log(log, engine.executor.verifications)
     fed = changes | {"speculative": SPECULATION | {"acceptance": str(log)}}
     assert_alike(machine, simulate(BUSY, set=fed, progress=False))
+
+
+def test_a_log_has_what_was_proposed_to_a_request_that_was_given_up(model: str, tmp_path: Path) -> None:
+    """Its drafts had cost it a block, and so its place: a simulation must know of them."""
+    changes: dict[str, object] = {
+        "model.name": model,
+        "seed": 3,
+        "kv.num_gpu_blocks_override": 26,
+        "workload.cancel": {"fraction": 0.3, "after_s": 1.0},
+    }
+    speculation = {"speculative": SPECULATION}
+    engine = Engine(BUSY, device="cpu", clock="predicted", set=changes | speculation)
+    machine = engine.replay(progress=False)
+    assert engine.executor is not None
+    write_log(tmp_path / "acceptance.csv", engine.executor.verifications)
+    fed = {"speculative": SPECULATION | {"acceptance": str(tmp_path / "acceptance.csv")}}
+    assert_alike(machine, simulate(BUSY, set=changes | fed, progress=False))
