@@ -67,10 +67,10 @@ class Context:
         if self.left < seconds:
             raise Skip(f"{max(self.left, 0):.0f} s are left of the minutes given, it needs {seconds:.0f}")
 
-    def num_requests(self, runs: int = 1) -> int:
-        """Return how many requests can be replayed so many times in the time left."""
-        seconds = REPLAY_SECONDS[self.device.type] * runs
-        return max(FEWEST_REQUESTS, min(MOST_REQUESTS, int(self.left / seconds)))
+
+def num_requests(device: torch.device, seconds: float, runs: int = 1) -> int:
+    """Return how many requests can be replayed so many times in the time left."""
+    return max(FEWEST_REQUESTS, min(MOST_REQUESTS, int(seconds / REPLAY_SECONDS[device.type] / runs)))
 
 
 def device_part(context: Context) -> Result:
@@ -122,7 +122,7 @@ def replay_part(context: Context) -> Result:
     from gpu_backend.measure.two_clocks import replay_and_compare
 
     context.need(FEWEST_REQUESTS * REPLAY_SECONDS[context.device.type])
-    number = context.num_requests()
+    number = num_requests(context.device, context.left)
     context.drop_bench()
     return replay_and_compare(
         context.device,

@@ -75,8 +75,7 @@ def measure(
     file = TimingsFile(Path(out), _settings(model, bench, timer, threads))
     captured = None if graphs is None else graphs(bench)
     session = Session(bench, timer, file, began + 60 * minutes, captured, progress)
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    file.sessions.append({"began": started, "ended": None})
+    file.sessions.append({"began": _now(), "ended": None})
     session.run(_groups(bench, grid, captured))
     measured = Measured(
         str(file.path),
@@ -90,12 +89,15 @@ def measure(
         session.drift,
         tuple(_notes(session, captured)),
     )
-    ended = datetime.now(UTC).isoformat(timespec="seconds")
     told = {name: value for name, value in asdict(measured).items() if name != "path"}
-    watched = {"anchors": session.anchors, "canary": session.canary}
-    file.sessions[-1] = {"began": started, "ended": ended, **told, **watched}
+    told |= {"ended": _now(), "anchors": session.anchors, "canary": session.canary}
+    file.sessions[-1] |= told
     file.save()
     return measured
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def check_minutes(minutes: float) -> None:
