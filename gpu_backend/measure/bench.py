@@ -8,7 +8,6 @@ without replacement, so that no block is read twice.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -286,13 +285,6 @@ class Bench:
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
-
-
-def release(device: torch.device) -> None:
-    """Give back memory that PyTorch keeps for later: else it does not count as free."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def _of_layers(config: DecoderConfig, layers: int) -> DecoderConfig:

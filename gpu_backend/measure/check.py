@@ -17,9 +17,9 @@ import torch
 
 from gpu_backend.attention.choose import choose_attention
 from gpu_backend.device import choose_device, free_bytes
-from gpu_backend.measure.bench import Bench, release
+from gpu_backend.measure.bench import Bench
 from gpu_backend.measure.clocks import Clocks
-from gpu_backend.measure.facts import facts
+from gpu_backend.measure.facts import facts, release
 from gpu_backend.measure.measure import MakeGraphs, check_minutes, make_bench, read_config
 from gpu_backend.measure.parts import Parts, Result, Skip
 from gpu_backend.measure.timers import Timer, timer_of

@@ -16,9 +16,8 @@ import torch
 
 from gpu_backend.attention.choose import choose_attention
 from gpu_backend.device import choose_device
-from gpu_backend.measure.bench import release
 from gpu_backend.measure.check import PARTS, check, default_model, num_requests, today
-from gpu_backend.measure.facts import facts
+from gpu_backend.measure.facts import facts, release
 from gpu_backend.measure.measure import MakeGraphs, check_minutes, measure, read_config
 from gpu_backend.measure.parts import FAILED, PASSED, SKIPPED, Parts, Result, Skip
 from gpu_backend.measure.session import Progress

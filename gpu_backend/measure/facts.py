@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import re
 from importlib.metadata import PackageNotFoundError, version
@@ -80,6 +81,13 @@ def hardware_named(name: str, memory: int) -> str | None:
         if all(any(word.startswith(part) for word in words) for part in parts):
             fitting.append((abs(gpu.memory - memory), gpu.name))
     return min(fitting)[1] if fitting else None
+
+
+def release(device: torch.device) -> None:
+    """Give back memory that PyTorch keeps for later: else it does not count as free."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _version(package: str) -> str | None:

@@ -18,8 +18,8 @@ import torch
 from gpu_backend.attention.choose import choose_attention
 from gpu_backend.decoder_config import DecoderConfig
 from gpu_backend.device import check_room, choose_device, device_name
-from gpu_backend.measure.bench import LAYERS, Bench, release
-from gpu_backend.measure.facts import device_label
+from gpu_backend.measure.bench import LAYERS, Bench
+from gpu_backend.measure.facts import device_label, release
 from gpu_backend.measure.points import CPU, CUDA, Grid, Group, groups
 from gpu_backend.measure.session import Graphs, Progress, Session
 from gpu_backend.measure.timers import Timer, timer_of
