@@ -19,6 +19,7 @@ from gpu_backend.attention.choose import choose_attention
 from gpu_backend.device import choose_device, free_bytes
 from gpu_backend.measure.bench import Bench
 from gpu_backend.measure.clocks import Clocks
+from gpu_backend.measure.engine_graphs import EngineGraphs
 from gpu_backend.measure.facts import facts, release
 from gpu_backend.measure.measure import MakeGraphs, check_minutes, make_bench, read_config
 from gpu_backend.measure.parts import Parts, Result, Skip
@@ -43,7 +44,7 @@ class Context:
     out: Path
     began: float
     deadline: float
-    graphs: MakeGraphs | None = None
+    graphs: MakeGraphs = EngineGraphs.of
 
     @cached_property
     def bench(self) -> Bench:
@@ -107,7 +108,7 @@ def host_part(context: Context) -> Result:
     from gpu_backend.measure.speed import check_host
 
     context.need(2)
-    return check_host(context.bench, context.timer, has_graphs=context.graphs is not None)
+    return check_host(context.bench, context.timer, context.graphs(context.bench))
 
 
 def clocks_part(context: Context) -> Result:
@@ -157,7 +158,7 @@ def check(
     threads: int = 1,
     parts: Mapping[str, Part] = PARTS,
     resumes: bool = False,
-    graphs: MakeGraphs | None = None,
+    graphs: MakeGraphs = EngineGraphs.of,
     tell: Callable[[str, Result], object] | None = None,
 ) -> Parts:
     """Run the parts in turn and write `out`/check.json after each; `.failed` of what is returned names some.

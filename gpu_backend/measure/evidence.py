@@ -17,6 +17,7 @@ import torch
 from gpu_backend.attention.choose import choose_attention
 from gpu_backend.device import choose_device
 from gpu_backend.measure.check import PARTS, check, default_model, num_requests, today
+from gpu_backend.measure.engine_graphs import EngineGraphs
 from gpu_backend.measure.facts import facts, release
 from gpu_backend.measure.measure import MakeGraphs, check_minutes, measure, read_config
 from gpu_backend.measure.parts import FAILED, PASSED, SKIPPED, Parts, Result, Skip
@@ -37,7 +38,7 @@ class Job:
     deadline: float
     attention: str = "auto"
     threads: int = 1
-    graphs: MakeGraphs | None = None
+    graphs: MakeGraphs = EngineGraphs.of
     progress: Progress | None = None
     tell: Callable[[str, Result], object] | None = None
 
@@ -114,7 +115,7 @@ def evidence(
     minutes: float = 9.0,
     attention: str = "auto",
     threads: int = 1,
-    graphs: MakeGraphs | None = None,
+    graphs: MakeGraphs = EngineGraphs.of,
     progress: Progress | None = None,
     tell: Callable[[str, Result], object] | None = None,
 ) -> Parts:

@@ -19,6 +19,7 @@ from gpu_backend.attention.choose import choose_attention
 from gpu_backend.decoder_config import DecoderConfig
 from gpu_backend.device import check_room, choose_device, device_name
 from gpu_backend.measure.bench import LAYERS, Bench
+from gpu_backend.measure.engine_graphs import EngineGraphs
 from gpu_backend.measure.facts import device_label, release
 from gpu_backend.measure.points import CPU, CUDA, Grid, Group, groups
 from gpu_backend.measure.session import Graphs, Progress, Session
@@ -30,7 +31,7 @@ from simulator.specs import get_model
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 DRIFTED = 0.03  # change of an anchor above which clocks have moved
 UNEASY = 0.05  # the same of the CPU's canary, above which the machine was not quiet
-MakeGraphs = Callable[[Bench], Graphs]
+MakeGraphs = Callable[[Bench], Graphs | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +60,22 @@ def measure(
     threads: int = 1,
     timer: Timer | None = None,
     grid: Grid | None = None,
-    graphs: MakeGraphs | None = None,
+    graphs: MakeGraphs = EngineGraphs.of,
     progress: Progress | None = None,
 ) -> Measured:
     """Time a model's kernels and steps and write `out`, a .csv file, and its settings beside it.
 
     `model` is a shipped name or the path of a config.json; weights are random. What does not fit into
-    `minutes` is dropped, the least valuable first. `graphs` makes the graphs of an engine that replays
-    them; `timer` and `grid` are exchanged by tests. ConfigError or InputError says what cannot be done.
+    `minutes` is dropped, the least valuable first. `graphs` makes those that the engine replays here, None
+    where it replays none; `timer` and `grid` are exchanged by tests. ConfigError or InputError says what
+    cannot be done.
     """
     began, busy = time.monotonic(), time.process_time()
     check_minutes(minutes)
     bench = make_bench(model, device, attention, threads)
     timer = timer or timer_of(bench.device, threads)
     file = TimingsFile(Path(out), _settings(model, bench, timer, threads))
-    captured = None if graphs is None else graphs(bench)
+    captured = graphs(bench)
     session = Session(bench, timer, file, began + 60 * minutes, captured, progress)
     file.sessions.append({"began": _now(), "ended": None})
     session.run(_groups(bench, grid, captured))

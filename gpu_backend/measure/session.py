@@ -35,7 +35,8 @@ Progress = Callable[[int, int], object]
 class Graphs(Protocol):
     """Captured decode steps, for engines that have them: which sizes, and a callable that replays one."""
 
-    sizes: Sequence[int]
+    @property
+    def sizes(self) -> Sequence[int]: ...
 
     def unit(self, point: Point, layers: int) -> Unit: ...
 

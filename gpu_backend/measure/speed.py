@@ -14,7 +14,7 @@ import torch
 from gpu_backend.measure.bench import LAYERS, Bench, Unit
 from gpu_backend.measure.parts import Result
 from gpu_backend.measure.points import Point
-from gpu_backend.measure.session import extrapolate
+from gpu_backend.measure.session import Graphs, extrapolate
 from gpu_backend.measure.timers import Timer
 
 DECODE_GOAL = 0.70  # of the copy's bandwidth, at batch 1 to 64
@@ -26,6 +26,7 @@ PREFILL = {"cuda": 2048, "cpu": 128}
 COPY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
 MATRIX = {"cuda": 8192, "cpu": 512}
 MOST_ROUNDS = 3
+LAUNCHES = 30
 
 
 def seconds_of(timer: Timer, unit: Unit) -> float:
@@ -82,8 +83,11 @@ def check_speed(bench: Bench, timer: Timer, deadline: float) -> Result:
     return result | ({"cut": f"decode at batch {missed}: the time was over"} if missed else {})
 
 
-def check_host(bench: Bench, timer: Timer, *, has_graphs: bool) -> Result:
-    """Measure what the host does in a step of 16 decodes, beside what the device does."""
+def check_host(bench: Bench, timer: Timer, graphs: Graphs | None) -> Result:
+    """Measure what the host does in a step of 16 decodes, beside what the device does.
+
+    With `graphs` the host copies the inputs and launches one of them, whatever the number of layers.
+    """
     from gpu_backend.measure.host import host_terms
 
     few, many = (host_terms(bench, 16, layers) for layers in LAYERS)
@@ -98,16 +102,28 @@ def check_host(bench: Bench, timer: Timer, *, has_graphs: bool) -> Result:
     if bench.device.type == "cuda":
         with torch.inference_mode():
             device = step_seconds(bench, timer, Point("step", (128,) * 16))
-        launching = 0.0 if has_graphs else forward
+            launching = forward if graphs is None else launch_seconds(graphs, bench.device)
         share = (own + launching) / (own + max(launching, device))
-        what = "graph-replayed steps" if has_graphs else "eager steps (this engine replays no graphs)"
-        judged = _judged("cuda" if has_graphs else "cpu", share, HOST_GOAL, below=True)
+        what = "graph-replayed steps" if graphs else "eager steps (this engine replays no graphs here)"
+        judged = _judged("cuda" if graphs else "cpu", share, HOST_GOAL, below=True)
         told = f"launch and scheduling {share:.1%} of {what}, goal {HOST_GOAL:.0%}"
     else:
         share = (own + few.sync) / (own + few.sync + forward)
         judged = _judged("cpu", share, HOST_GOAL, below=True)
         told = f"all but the forward pass {share:.1%} of a step of 16 decodes" + _unjudged("cpu")
     return result | {"told": told, "forward_us": round(1e6 * forward, 1), **judged}
+
+
+def launch_seconds(graphs: Graphs, device: torch.device) -> float:
+    """Return how long the host takes to launch a replay of 16 decodes, the device being idle; the median."""
+    unit, taken = graphs.unit(Point("graph_step", (128,) * 16, m=16), max(LAYERS)), []
+    for _ in range(LAUNCHES):
+        torch.cuda.synchronize(device)
+        began = time.perf_counter()
+        unit()
+        taken.append(time.perf_counter() - began)
+    torch.cuda.synchronize(device)
+    return median(taken)
 
 
 def step_bytes(bench: Bench, kv_tokens: int) -> float:
