@@ -131,7 +131,8 @@ class TorchExecutor:
             self._speculator.before(batch, rows)
         if not self._kv_cache:
             for row in rows:
-                row.start, row.num_tokens = 0, row.end
+                if not row.is_padding:
+                    row.start, row.num_tokens = 0, row.end
         if self._tiers is not None:
             self._tiers.flush()
         self._tables.step_begins()

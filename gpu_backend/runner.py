@@ -74,9 +74,12 @@ class Runner:
         wanted = self._to_device(np.array(sampled, dtype=np.int64))
         if self.graphs is not None and last[-1] < len(rows) and self.graphs.fits(len(rows)):
             numbers, own = self._decodes(ordered)
-            return self.decoder.head(self.graphs.run(numbers, self._blocks(own, numbers[3]))[wanted])
-        ids, positions, inputs = self._flatten(ordered)
-        hidden = self.decoder.forward(ids, positions, self.kv, inputs, self.attention)
+            hidden = self.graphs.run(numbers, self._blocks(own, numbers[3]))
+        else:
+            ids, positions, inputs = self._flatten(ordered)
+            hidden = self.decoder.forward(ids, positions, self.kv, inputs, self.attention)
+        if not sampled:  # no kernel is asked to work on nothing
+            return torch.empty((0, self.decoder.config.vocab_size), device=self.device)
         return self.decoder.head(hidden[wanted])
 
     @torch.inference_mode()
