@@ -24,7 +24,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# Run the notebooks and write them with their outputs; the pictures need Chrome or Chromium.
+# Run the notebooks and write them with their outputs; the pictures need Chrome or Chromium, 08 needs PyTorch.
 notebooks: $(VENV)/.notebooks
 	$(BIN)/python scripts/build_notebooks.py
 
@@ -51,7 +51,7 @@ $(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt
 	touch $@ $(VENV)/.core
 
 $(VENV)/.notebooks: $(VENV)/.python pyproject.toml constraints.txt
-	$(PIP) --editable '.[notebooks]' kaleido
+	$(PIP) --editable '.[notebooks]' kaleido torch safetensors
 	touch $@ $(VENV)/.core
 
 clean:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from calibration.aiconfigurator import read_aiconfigurator
 from calibration.checks import Checked, check
 from calibration.fit import ModelFit, fit
-from calibration.timings import OPS, Timing, read_timings_csv
+from calibration.timings import FITTED, Timing, read_timings_csv
 from calibration.vidur import read_vidur
 from calibration.write import ACCURACY, profile_json
-from simulator.errors import ConfigError, InputError, suggest
+from simulator.errors import ConfigError, InputError, SimulatorError, suggest
 from simulator.latency.checked_json import Section
 from simulator.latency.profile_file import profile_of
 from simulator.specs.hardware import get_hardware
@@ -29,8 +30,12 @@ def run_fit(
     wanted = [get_model(name) for name in models or MODELS]
     chosen = _chosen(source)
     skipped: list[str] = []
-    checked = check(read_all(paths, skipped), gpu)
-    fits = fit(checked, gpu, wanted, chosen)
+    unfitted: Counter[str] = Counter()
+    try:
+        checked = check(only_fitted(read_all(paths, skipped), unfitted), gpu)
+        fits = fit(checked, gpu, wanted, chosen)
+    except SimulatorError as error:
+        raise type(error)(f"{error}{_beside(unfitted)}") from None
     text = profile_json(fits, checked, gpu)
     for fitted in fits:  # hold it to the reader's own rules before it replaces anything
         profile_of(Section(json.loads(text), str(out)), fitted.model)
@@ -40,15 +45,31 @@ def run_fit(
     except OSError as error:
         raise InputError(f"{out}: cannot be written: {error.strerror}") from None
     yield from report(fits, checked, skipped)
+    if unfitted:
+        yield f"  left out{_beside(unfitted)}"
     yield f"wrote {out} ({out.stat().st_size / 1e3:.0f} kB)"
+
+
+def only_fitted(timings: Iterable[Timing], unfitted: Counter[str]) -> Iterator[Timing]:
+    """Pass the operations that are fitted on, and count the rows of the others."""
+    for timing in timings:
+        if timing.op in FITTED:
+            yield timing
+        else:
+            unfitted[timing.op] += 1
+
+
+def _beside(unfitted: Counter[str]) -> str:
+    rows = ", ".join(f"{count} {op}" for op, count in sorted(unfitted.items()))
+    return f"; rows of other operations, which no fit reads yet: {rows}" if rows else ""
 
 
 def _chosen(source: Sequence[str]) -> dict[str, str]:
     chosen: dict[str, str] = {}
     for text in source:
         op, _, name = text.partition("=")
-        if op not in OPS or not name:
-            raise ConfigError(f"--source {text[:60]!r}: give OPERATION=SOURCE{suggest(op, OPS)}")
+        if op not in FITTED or not name:
+            raise ConfigError(f"--source {text[:60]!r}: give OPERATION=SOURCE{suggest(op, FITTED)}")
         chosen[op] = name.strip().lower()
     return chosen
 

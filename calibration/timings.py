@@ -16,7 +16,13 @@ from typing import NamedTuple
 from simulator.errors import InputError, suggest
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-OPS = ("gemm", "decode_attention", "prefill_attention", "elementwise")
+FITTED = ("gemm", "decode_attention", "prefill_attention", "elementwise")
+HOST = ("host_schedule", "host_build", "host_launch", "host_sync", "host_loop")
+MEASURED = (  # by `servetwin gpu measure`; read and checked here, and not fitted yet
+    *("dense", "embedding", "head", "sampler", "skewed_attention", "mixed_attention", "step", "graph_step"),
+    *(*HOST, "copy_out", "copy_in"),
+)
+OPS = (*FITTED, *MEASURED)
 
 
 class Timing(NamedTuple):
@@ -25,6 +31,14 @@ class Timing(NamedTuple):
     gemm: C[m, n] = A[m, k] B[k, n]. elementwise: all of one layer's small kernels on m tokens, n elements
     a token. decode_attention: `batch` sequences that read `kv` tokens each, one layer.
     prefill_attention: `batch` chunks of `tokens` tokens after `kv` computed ones, one layer.
+
+    Of servetwin's own engine: dense: one layer but attention, on m tokens, K and V written. embedding: what
+    comes before the layers, m tokens. head, sampler: `batch` rows that sample. mixed_attention: `batch`
+    decodes that read `kv` tokens each on average, and `chunks` chunks of `tokens` tokens in all, after
+    `prefix` computed ones each; the longest context is `longest` tokens; one layer. skewed_attention: the
+    same without chunks, decodes of unlike lengths. step: all layers and the head on such a batch of m rows;
+    graph_step: its graph of m rows replayed. host_*: what the host does in a step of `batch` decodes.
+    copy_out, copy_in: m KV blocks of n bytes each to host memory and back.
     """
 
     op: str
@@ -39,14 +53,28 @@ class Timing(NamedTuple):
     kv: int = 0
     heads: int = 0
     kv_heads: int = 0
+    prefix: int = 0
+    chunks: int = 0
+    longest: int = 0
 
 
-COUNTS = ("m", "n", "k", "batch", "tokens", "kv", "heads", "kv_heads")
+COUNTS = Timing._fields[4:]
 NEEDED = {
     "gemm": ("m", "n", "k"),
     "elementwise": ("m", "n"),
     "decode_attention": ("batch", "kv", "heads", "kv_heads"),
     "prefill_attention": ("batch", "tokens", "heads", "kv_heads"),
+    "dense": ("m",),
+    "embedding": ("m",),
+    "head": ("batch",),
+    "sampler": ("batch",),
+    "skewed_attention": ("batch", "kv", "longest", "heads", "kv_heads"),
+    "mixed_attention": ("batch", "kv", "tokens", "chunks", "longest", "heads", "kv_heads"),
+    "step": ("m", "longest"),
+    "graph_step": ("m", "batch", "kv"),
+    **dict.fromkeys(HOST, ("batch",)),
+    "copy_out": ("m", "n"),
+    "copy_in": ("m", "n"),
 }
 
 

@@ -10,6 +10,7 @@ tests, teaching and the comparison of model and machine where there is no GPU.
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,9 +20,11 @@ __all__ = ["Engine"]
 
 
 def __getattr__(name: str) -> object:
-    """Load torch when the engine is first asked for: the command's help needs none."""
-    if name == "Engine":
-        from gpu_backend.engine import Engine
+    """Load torch when the engine is first asked for: the command's help needs none. Say if it is missing."""
+    if name != "Engine":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if importlib.util.find_spec("torch") is None:
+        raise ModuleNotFoundError("gpu_backend needs PyTorch: pip install 'servetwin[gpu]'", name="torch")
+    from gpu_backend.engine import Engine
 
-        return Engine
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return Engine

@@ -41,7 +41,7 @@ class BlockTables:
         self.matrix: Blocks = np.zeros((num_rows, max_blocks), dtype=np.int32)
         self.filled: Blocks = np.zeros(num_blocks, dtype=np.int32)
         self.tables: dict[Sequence, Table] = {}
-        self.unsure: set[Sequence] = set()  # took blocks of others since the last step
+        self.unsure: set[Sequence] = set()  # took blocks of others and has had no row since
         self.leaving: dict[int, int] = {}  # hash -> block evicted since the last step began, still intact
         self.left: dict[Sequence, list[int]] = {}  # blocks of sequences released since then
         self._refs = [0] * num_blocks
@@ -78,7 +78,6 @@ class BlockTables:
         """Forget what left: the step that begins now may overwrite it."""
         self.leaving.clear()
         self.left.clear()
-        self.unsure.clear()
 
     # What the block manager tells.
 

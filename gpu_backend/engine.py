@@ -17,7 +17,7 @@ from gpu_backend.block_tables import BlockTables
 from gpu_backend.device import choose_device, device_name
 from gpu_backend.drafting import DraftModelProposer, NgramProposer, Proposer
 from gpu_backend.executor import GREEDY, Clock, TorchExecutor
-from gpu_backend.graphs import DecodeGraphs
+from gpu_backend.graphs import DecodeGraphs, sizes_for
 from gpu_backend.on_device import RANDOM, Place, dtype_for
 from gpu_backend.runner import Runner
 from gpu_backend.speculating import Speculator
@@ -125,7 +125,11 @@ class Engine:
         tokens = TokenBook(keys.num_speculative_tokens if keys else 0)
         if self._graphs is None and self.device.type == "cuda" and self.attention.name == "triton":
             self._graphs = DecodeGraphs(
-                self.decoder, self._kv, self.attention, max_size=scheduler.max_num_seqs, width=max_blocks
+                self.decoder,
+                self._kv,
+                self.attention,
+                sizes=sizes_for(scheduler.max_num_seqs),
+                width=max_blocks,
             )
         runner = Runner(self.decoder, self._kv, tables, tokens, self.attention, graphs=self._graphs)
         if self.clock == "wall":

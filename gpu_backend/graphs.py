@@ -26,12 +26,22 @@ SIZES: tuple[int, ...] = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Numbers of decodes that are captured, vLLM 0.33's ladder; a larger step runs eagerly."""
 WARM_UPS = 3
 
+
+def sizes_for(max_num_seqs: int) -> tuple[int, ...]:
+    """Return the sizes that steps of up to so many decodes are padded to.
+
+    >>> sizes_for(3), sizes_for(9)
+    ((1, 2, 4), (1, 2, 4, 8, 16))
+    """
+    return SIZES[: bisect.bisect_left(SIZES, min(max_num_seqs, SIZES[-1])) + 1]
+
+
 Capture = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 """Takes a computation; returns what repeats it on the same buffers and gives the same result tensor."""
 
 
 class DecodeGraphs:
-    """Captured decode steps of a model. `width` is the number of blocks of the longest sequence."""
+    """Captured decode steps of a model, at rising `sizes`. `width`: blocks of the longest sequence."""
 
     def __init__(
         self,
@@ -39,11 +49,11 @@ class DecodeGraphs:
         kv: KvTensors,
         attention: AttentionBackend,
         *,
-        max_size: int,
+        sizes: tuple[int, ...],
         width: int,
         capture: Capture | None = None,
     ) -> None:
-        self.sizes = SIZES[: bisect.bisect_left(SIZES, min(max_size, SIZES[-1])) + 1]
+        self.sizes = sizes
         self._decoder, self._kv, self._attention = decoder, kv, attention
         device, largest = kv.pages.device, self.sizes[-1]
         self._numbers = torch.zeros((4, largest), dtype=torch.int64, device=device)

@@ -69,6 +69,7 @@ def place(rows: Iterable[Row], tables: BlockTables) -> int:
             row.num_tokens += row.start - begin
             row.start = begin
         _fill(row, tables)
+        tables.unsure.discard(row.seq)
     return mended
 
 

@@ -85,9 +85,9 @@ class Speculator:
         return result
 
     def forget(self, seq: Seq) -> None:
-        """Drop what is kept of a sequence."""
+        """Drop what is kept of a sequence; a proposal that its client did not wait for was not accepted."""
+        self._note(seq, 0)
         self._proposals.pop(seq, None)
-        self._asked.pop(seq, None)
 
     def _note(self, seq: Seq, num_accepted: int) -> None:
         """Log what became of a sequence's proposal, if it has one that is open."""

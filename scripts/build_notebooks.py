@@ -1,8 +1,9 @@
 """Run the notebooks and write them with their outputs: notebooks/NN_name.py -> notebooks/NN_name.ipynb.
 
 The .py file is the source (py:percent, read by jupytext). Figures become PNG pictures, which a repository's
-page shows without running anything; kaleido draws them with Chrome or Chromium. Needs the extra `notebooks`
-and kaleido: `make notebooks` installs both. Names on the command line build only the notebooks they match.
+page shows without running anything; kaleido draws them with Chrome or Chromium. Needs the extra `notebooks`,
+kaleido and, from 08 on, PyTorch: `make notebooks` installs them. Names on the command line build only the
+notebooks they match.
 """
 
 from __future__ import annotations

@@ -216,16 +216,18 @@ def diff(
 ) -> Diff:
     """Compare two results or run folders: metrics, the first decision in which they part, and why.
 
-    `repeat` are runs of `a` measured again: the noise floor. `split` splits each error into timing and
-    decisions, by default where `a` was measured. `trust` loads policy files that the folders hold.
+    If one has a decision log, a simulation made here is made again for its own. `repeat` are runs of `a`
+    measured again: the noise floor. `split` splits each error into timing and decisions, by default where
+    `a` was measured. `trust` loads policy files that the folders hold.
     """
     again = [repeat] if isinstance(repeat, Result | str | Path) else list(repeat)
     one, other, *others = (
         each if isinstance(each, Result) else load_run(each, trust=trust) for each in (a, b, *again)
     )
+    has_log = one._saved.decisions is not None or other._saved.decisions is not None
     return _diff(
-        one._saved,
-        other._saved,
+        one._logged() if has_log else one._saved,
+        other._logged() if has_log else other._saved,
         repeats=[each._saved for each in others],
         split=split,
         policies=other._policies,

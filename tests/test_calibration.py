@@ -16,7 +16,7 @@ from calibration.cli import app
 from calibration.command import read_file, run_fit
 from calibration.fit_attention import decode_grid, fit_prefill, head_tables
 from calibration.fit_dense import Layer, add_edge, edge_rise, fit_roofline, gemm_grid, layer_gemms, monotone
-from calibration.timings import UNITS, Timing
+from calibration.timings import MEASURED, NEEDED, UNITS, Timing
 from simulator.errors import InputError
 from simulator.latency.base import StepFeatures
 from simulator.latency.profile_file import SHIPPED, load_profile
@@ -308,3 +308,33 @@ def test_the_shipped_profile_is_what_the_public_timings_give(tmp_path: Path, sha
         assert section["held_out_error"]["decode"] < section["held_out_error"]["decode_linear"]
     assert fresh["sources"] == shipped["sources"]
     assert fresh["rows"] == shipped["rows"]
+
+
+@pytest.mark.parametrize("op", MEASURED)
+def test_rows_that_are_not_fitted_are_read_checked_and_told(op: str, tmp_path: Path) -> None:
+    sizes = dict.fromkeys(NEEDED[op], 2)
+    row = {"op": op, "latency": 5, "unit": "us", "device": GPU.name, "source": "servetwin", **sizes}
+    path = tmp_path / "timings.csv"
+    path.write_text(f"{','.join(row)}\n{','.join(map(str, row.values()))}\n")
+    (read,) = read_file(path)
+    assert (read.op, read.seconds) == (op, pytest.approx(5e-6))
+    with pytest.raises(
+        InputError, match=f"no rows; rows of other operations, which no fit reads yet: 1 {op}"
+    ):
+        list(run_fit([path], tmp_path / "p.json", GPU.name, [LLAMA.name], []))
+    lacking = NEEDED[op][0]
+    path.write_text(path.read_text().replace(f",{lacking}", ",other"))
+    with pytest.raises(InputError, match=f"{lacking} must be >= 1 for {op}, got 0"):
+        list(read_file(path))
+
+
+def test_a_fit_leaves_out_what_it_cannot_use_and_says_so(tmp_path: Path) -> None:
+    columns = ("op", *Timing._fields[4:], "latency", "unit", "device", "source")
+    lines = [",".join(columns)]
+    for t in [*synthetic(), timing("dense", 1e-3, m=8), timing("step", 1e-2, m=8, longest=8)]:
+        told = t._asdict() | {"latency": t.seconds, "unit": "s"}
+        lines.append(",".join(str(told[name]) for name in columns))
+    path = tmp_path / "timings.csv"
+    path.write_text("\n".join(lines) + "\n")
+    told = list(run_fit([path], tmp_path / "p.json", GPU.name, [LLAMA.name], []))
+    assert "  left out; rows of other operations, which no fit reads yet: 1 dense, 1 step" in told

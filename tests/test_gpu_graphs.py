@@ -16,7 +16,11 @@ from test_two_clocks import model as model  # a fixture
 from gpu_backend.attention.base import AttentionInputs
 from gpu_backend.attention.sdpa import SdpaGather
 from gpu_backend.engine import Engine
-from gpu_backend.graphs import SIZES, DecodeGraphs
+from gpu_backend.graphs import SIZES, DecodeGraphs, sizes_for
+from gpu_backend.measure.correctness import compare_graphs
+from gpu_backend.measure.engine_graphs import EngineGraphs
+from gpu_backend.measure.measure import make_bench
+from gpu_backend.measure.points import Point
 from gpu_backend.runner import Runner
 
 
@@ -53,7 +57,7 @@ def test_graphs_give_the_tokens_of_eager_steps(model: str, monkeypatch: pytest.M
             self.decoder,
             self.kv,
             OnDevice(),
-            max_size=4,
+            sizes=sizes_for(4),
             width=self.tables.matrix.shape[1],
             capture=again,
         )
@@ -109,3 +113,19 @@ def test_the_ladder_of_sizes_is_vllms() -> None:
     assert SIZES[-2:] == (496, 512)
     assert 256 in SIZES
     assert 264 not in SIZES
+
+
+@torch.inference_mode()
+def test_the_graphs_of_a_bench_give_what_its_eager_steps_give(model: str) -> None:
+    """The comparison that `gpu check` makes on CUDA, with the stand-in for captured graphs."""
+    bench = make_bench(model, "cpu", "auto", 1)
+    bench.attention = OnDevice()
+    graphs = EngineGraphs(bench, capture=again)
+    found = compare_graphs(bench, graphs)
+    assert found["status"] == "passed"
+    assert "1, 3, 8 and 13 decodes" in str(found["told"])
+    numbers, tables = graphs.inputs(Point("step", (20, 30)))
+    numbers[3] -= 9  # contexts that a graph must heed
+    other = graphs.graphs(4).run(numbers, tables)
+    numbers[3] += 9
+    assert not torch.equal(other, graphs.graphs(4).run(numbers, tables))

@@ -182,6 +182,25 @@ def test_random_scenarios_decide_alike_on_both_clocks(model: str, data: st.DataO
     assert_plain_tokens(engine, machine)
 
 
+def test_what_a_tier_counts_and_never_got_is_computed_again_after_the_fetch(model: str) -> None:
+    """A block that its owner lost before it was computed goes on to the tier, and is fetched steps later."""
+    changes: dict[str, object] = {
+        "model.name": model,
+        "seed": 872498,
+        "scheduler.batching": "prefill_first",
+        "scheduler.order": "deficit_round_robin",
+        "scheduler.victim": "fewest_blocks",
+        "kv.num_gpu_blocks_override": 60,
+        "kv.tiers": SWAP,
+        "workload.cancel": {"fraction": 0.3, "after_s": 1.0},
+        "speculative": SPECULATION,
+    }
+    engine = Engine(BUSY, device="cpu", clock="predicted", set=changes)
+    machine = engine.replay(progress=False)
+    assert machine.summary["servetwin"]["mended_tokens"] > 0
+    assert_plain_tokens(engine, machine)
+
+
 def test_the_naive_decoder_gives_the_same_tokens_with_and_without_a_cache(model: str) -> None:
     engine = Engine(BUSY, device="cpu", clock="predicted", set={"model.name": model})
     prompt = np.arange(19) % 61
@@ -190,11 +209,16 @@ def test_the_naive_decoder_gives_the_same_tokens_with_and_without_a_cache(model:
     assert len(set(with_cache)) > 3  # not one token for ever
 
 
-def test_an_engine_without_a_cache_computes_everything_again_and_answers_alike(model: str) -> None:
+@pytest.mark.parametrize("max_num_seqs", [1, 6])  # one by one, or with rows of padding
+def test_an_engine_without_a_cache_computes_everything_again_and_answers_alike(
+    model: str, max_num_seqs: int
+) -> None:
     changes: dict[str, object] = {
         "model.name": model,
         "scheduler.batching": "static",
-        "scheduler.max_num_seqs": 1,
+        "scheduler.max_num_seqs": max_num_seqs,
+        "kv.num_gpu_blocks_override": 120,
+        "workload.arrivals": {"kind": "all_at_once"},
         "workload.num_requests": 4,
     }
     cached = Engine(BUSY, device="cpu", clock="predicted", set=changes)
@@ -285,3 +309,20 @@ def test_speculation_changes_no_token_and_its_log_reproduces_the_run(
     write_log(log, engine.executor.verifications)
     fed = changes | {"speculative": SPECULATION | {"acceptance": str(log)}}
     assert_alike(machine, simulate(BUSY, set=fed, progress=False))
+
+
+def test_a_log_has_what_was_proposed_to_a_request_that_was_given_up(model: str, tmp_path: Path) -> None:
+    """Its drafts had cost it a block, and so its place: a simulation must know of them."""
+    changes: dict[str, object] = {
+        "model.name": model,
+        "seed": 3,
+        "kv.num_gpu_blocks_override": 26,
+        "workload.cancel": {"fraction": 0.3, "after_s": 1.0},
+    }
+    speculation = {"speculative": SPECULATION}
+    engine = Engine(BUSY, device="cpu", clock="predicted", set=changes | speculation)
+    machine = engine.replay(progress=False)
+    assert engine.executor is not None
+    write_log(tmp_path / "acceptance.csv", engine.executor.verifications)
+    fed = {"speculative": SPECULATION | {"acceptance": str(tmp_path / "acceptance.csv")}}
+    assert_alike(machine, simulate(BUSY, set=changes | fed, progress=False))

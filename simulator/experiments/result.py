@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,9 +97,21 @@ class Result:
         return write_run_report(self._run or self._again(), Path(path))
 
     def save(self, folder: str | Path) -> Path:
-        """Write a run folder, which every command takes in place of a scenario."""
-        save_run(self._run or self._again(), Path(folder), logs=("decisions",))
+        """Write a run folder, which every command takes in place of a scenario.
+
+        A measured run keeps its steps there: they cannot be simulated again.
+        """
+        logs = ("steps", "decisions") if self._saved.is_measured else ("decisions",)
+        save_run(self._run or self._again(), Path(folder), logs=logs)
         return Path(folder)
+
+    def _logged(self) -> SavedRun:
+        """Return the run with its decisions, simulated again if it was made here and kept no log."""
+        if self._saved.decisions is None and self._run is not None:
+            log = self._again().log
+            assert log is not None, "decisions were asked for"
+            self._saved = replace(self._saved, decisions=log.lines)
+        return self._saved
 
     def _step_table(self) -> StepTable:
         return self._saved.steps or self._again().steps
