@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 from pathlib import Path
@@ -25,7 +26,9 @@ def choose_device(name: str = "auto") -> torch.device:
         raise ConfigError(f"--device cuda: {_why_no_cuda()}; --device cpu runs the same engine on the CPU")
     if index and int(index) >= torch.cuda.device_count():
         raise ConfigError(f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices")
-    return torch.device("cuda", int(index or 0))
+    device = torch.device("cuda", int(index or 0))
+    torch.cuda.set_device(device)  # Triton and graph capture take the current device
+    return device
 
 
 def _why_no_cuda() -> str:
@@ -50,8 +53,13 @@ def _cpu_name() -> str:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return how many bytes an allocation could take now."""
+    """Return how many bytes an allocation could take now.
+
+    An engine that is gone may wait for the garbage collector, and what PyTorch has freed for the driver.
+    """
     if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info(device)[0])
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -36,6 +36,8 @@ from simulator.request import Request
 from simulator.schedulers.base import Scheduler
 
 CLOCKS: tuple[Clock, ...] = get_args(Clock)
+CHUNKS = (2, 8, 32, 128)
+"""Chunks to warm up with: for 1 to 8 query heads a KV head they meet each of `launch_shape`'s tiles."""
 
 
 class Engine:
@@ -83,6 +85,7 @@ class Engine:
         self.executor: TorchExecutor | None = None  # of the last replay
         self.on_step: Callable[[], object] | None = None  # called after each step's computation
         self._kv = self._place.pages(self.decoder.config)
+        self._draft_kv = None if self.draft is None else self._place.pages(self.draft.config)
         self._graphs: DecodeGraphs | None = None  # captured by the first replay
 
     @property
@@ -98,7 +101,9 @@ class Engine:
 
     def run(self, *, progress: bool | None = None) -> Run:
         """Serve the scenario's requests; `replay` wraps this for notebooks."""
-        self._kv.pages.zero_()
+        for kv in (self._kv, self._draft_kv):
+            if kv is not None:
+                kv.pages.zero_()
         with ProgressBar(f"{self.scenario.name} on {self.device}") as bar, self._place.telling_of_memory():
             made = run_scenario(
                 self.scenario,
@@ -128,7 +133,7 @@ class Engine:
             )
         runner = Runner(self.decoder, self._kv, tables, tokens, self.attention, graphs=self._graphs)
         if self.clock == "wall":
-            runner.warm_up()
+            self._warm_up(runner, scheduler)
         self.executor = TorchExecutor(
             scheduler,
             simulated,
@@ -137,18 +142,24 @@ class Engine:
             clock=self.clock,
             kv_cache=self.kv_cache,
             on_step=self.on_step,
-            speculator=self._speculator(runner),
+            speculator=self._speculator(runner, scheduler),
         )
         return self.executor
 
-    def _speculator(self, runner: Runner) -> Speculator | None:
+    def _warm_up(self, runner: Runner, scheduler: Scheduler) -> None:
+        """Let no step of a run compile a kernel, or be the first to need as much memory as a step may."""
+        on_cuda = self.device.type == "cuda"
+        runner.warm_up(chunks=(*CHUNKS, scheduler.max_num_batched_tokens) if on_cuda else ())
+
+    def _speculator(self, runner: Runner, scheduler: Scheduler) -> Speculator | None:
         keys = self.scenario.speculative
         if keys is None:
             return None
         proposer: Proposer = NgramProposer(runner.tokens)
-        if self.draft is not None:
-            kv = self._place.pages(self.draft.config)
-            drafter = Runner(self.draft, kv, runner.tables, runner.tokens, self.attention)
+        if self.draft is not None and self._draft_kv is not None:
+            drafter = Runner(self.draft, self._draft_kv, runner.tables, runner.tokens, self.attention)
+            if self.clock == "wall":
+                self._warm_up(drafter, scheduler)
             proposer = DraftModelProposer(drafter, lambda index: GREEDY)
         return Speculator(
             proposer,

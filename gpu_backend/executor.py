@@ -144,7 +144,7 @@ class TorchExecutor:
     def end_of(self, batch: Batch, start: float) -> float:
         if self.clock == "predicted":
             return self._simulated.end_of(batch, start)
-        return max(time.perf_counter() - self._began, math.nextafter(start, math.inf))
+        return max(self._now(start), math.nextafter(start, math.inf))
 
     def _compute(self, batch: Batch, rows: list[Row], start: float) -> StepResult:
         """Run the model and note the tokens that it gives; say which answers they end."""
@@ -169,6 +169,7 @@ class TorchExecutor:
         return stopped
 
     def _now(self, predicted: float) -> float:
+        """Wait for the device, as a step that samples nothing does not, and return the time of the run."""
         if self.clock == "predicted":
             return predicted
         if self._runner.device.type == "cuda":

@@ -2,9 +2,10 @@
 
 A step's decodes are padded to the next size of vLLM's ladder, and the graph captured at that size is replayed
 on buffers that never move. Sizes are captured from the largest down and share one memory pool, since only one
-replays at a time. A graph holds head and forward pass; its block tables are as wide as the longest sequence,
-so that it serves any context. Untested on hardware; the padding and the buffers are tested on the CPU, where
-"replaying" computes again.
+replays at a time. A graph ends with the hidden states: logits of all sizes, of which each would keep its own,
+are 2 GiB at 256 sequences and 128k tokens. Its block tables are as wide as the longest sequence, so that it
+serves any context. Untested on hardware; the padding and the buffers are tested on the CPU, where "replaying"
+computes again.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class DecodeGraphs:
         return num_decodes <= self.sizes[-1]
 
     def run(self, numbers: NDArray[np.int64], tables: NDArray[np.int32]) -> Tensor:
-        """Return the logits of n decodes, (n, vocab); the tensor is overwritten by the next call.
+        """Return the hidden states of n decodes, (n, hidden); the tensor is overwritten by the next call.
 
         `numbers` are their token ids, positions, slots and contexts, (4, n); `tables` (n, blocks).
         """
@@ -103,8 +104,7 @@ class DecodeGraphs:
 
         def compute() -> Tensor:
             lens.copy_(contexts)
-            hidden = self._decoder.forward(ids, positions, self._kv, inputs, self._attention)
-            return self._decoder.head(hidden)
+            return self._decoder.forward(ids, positions, self._kv, inputs, self._attention)
 
         return compute
 
@@ -115,21 +115,22 @@ class _CudaCapture:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's own gap
 
     def __call__(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch's own gap
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):  # kernels are compiled and chosen before they are captured
+        # One stream for all: what cuBLAS and the allocator keep for a stream is kept once.
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):  # kernels are compiled and chosen before they are captured
             for _ in range(WARM_UPS):
                 compute()
-        torch.cuda.current_stream(self._device).wait_stream(stream)
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            logits = compute()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            hidden = compute()
 
         def replay() -> Tensor:
             graph.replay()
-            return logits
+            return hidden
 
         return replay
 

@@ -7,10 +7,13 @@ it is one copy: (layers, 2, block_size, kv_heads, head_dim), pinned where the de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+
+STAGED_BYTES = 1 << 27
+"""What a copy gathers on the device at a time: 64 blocks of an 8B model, some ms of PCIe."""
 
 
 class KvTensors:
@@ -42,12 +45,35 @@ class KvTensors:
         self.pages[:, :, list(targets)] = self.pages[:, :, list(sources)]
 
     def copy_out(self, blocks: Sequence[int]) -> Tensor:
-        """Copy blocks to host memory: (blocks, layers, 2, block_size, kv_heads, head_dim)."""
-        staged = self.pages[:, :, list(blocks)].permute(2, 0, 1, 3, 4, 5)
-        pinned = torch.empty(staged.shape, dtype=staged.dtype, pin_memory=self.pages.is_cuda)
-        return pinned.copy_(staged)
+        """Copy blocks to host memory: (blocks, layers, 2, block_size, kv_heads, head_dim); they are there."""
+        layers, two, _, *block = self.pages.shape
+        shape = (len(blocks), layers, two, *block)
+        host = torch.empty(shape, dtype=self.pages.dtype, pin_memory=self.pages.is_cuda)
+        for part, index in self._parts(blocks):
+            host[part].copy_(self.pages[:, :, index].permute(2, 0, 1, 3, 4, 5), non_blocking=True)
+        if self.pages.is_cuda:
+            torch.cuda.current_stream(self.pages.device).synchronize()
+        return host
 
     def copy_in(self, pieces: Sequence[Tensor], blocks: Sequence[int]) -> None:
-        """Copy blocks that `copy_out` made, one tensor each, to blocks of the device."""
-        staged = torch.stack(list(pieces)).to(self.pages.device)
-        self.pages[:, :, list(blocks)] = staged.permute(1, 2, 0, 3, 4, 5)
+        """Copy blocks that `copy_out` made, one tensor each, to blocks of the device.
+
+        On CUDA the device may still be at it, in line with its other work; pinned memory waits for that.
+        """
+        for part, index in self._parts(blocks):
+            sources = pieces[part]
+            staged = self.pages.new_empty((len(sources), *sources[0].shape))
+            for target, source in zip(staged, sources, strict=True):
+                target.copy_(source, non_blocking=True)
+            self.pages[:, :, index] = staged.permute(1, 2, 0, 3, 4, 5)
+
+    def _parts(self, blocks: Sequence[int]) -> Iterator[tuple[slice, Tensor]]:
+        """Cut a list of blocks, so that copies need little memory beside the pages; with each's index."""
+        index = torch.tensor(blocks, dtype=torch.int64)
+        if self.pages.is_cuda:
+            index = index.pin_memory().to(self.pages.device, non_blocking=True)
+        block_bytes = self.pages[:, :, 0].numel() * self.pages.itemsize
+        step = max(1, STAGED_BYTES // block_bytes)
+        for first in range(0, len(blocks), step):
+            part = slice(first, first + step)
+            yield part, index[part]

@@ -52,7 +52,12 @@ class Place:
         else:
             self._check_weights(model, remedy)
             decoder = load_decoder(weights, self.device, self.dtype)
-            self._check_shape(decoder.config, weights)
+            _check_shape(decoder.config, model, f"--weights {weights}", "--model")
+            if self.machine.max_model_len > decoder.config.max_model_len:
+                raise ConfigError(
+                    f"model.max_model_len: {self.machine.max_model_len} exceeds the checkpoint's "
+                    f"{decoder.config.max_model_len}"
+                )
         if model.quantization == "int8":
             quantize_decoder(decoder)
         return decoder
@@ -65,9 +70,17 @@ class Place:
             return None
         remedy = "name a smaller speculative.draft_model"
         if weights == RANDOM:
-            return self._random(keys.draft_model, model, remedy)
-        self._check_weights(model, remedy)
-        return load_decoder(weights, self.device, self.dtype)
+            draft = self._random(keys.draft_model, model, remedy)
+        else:
+            self._check_weights(model, remedy)
+            draft = load_decoder(weights, self.device, self.dtype)
+            _check_shape(draft.config, model, f"--draft-weights {weights}", "speculative.draft_model")
+        if self.machine.max_model_len > draft.config.max_model_len:
+            raise ConfigError(
+                f"model.max_model_len: {self.machine.max_model_len} exceeds the "
+                f"{draft.config.max_model_len} of the draft model {model.name}"
+            )
+        return draft
 
     def pages(self, config: DecoderConfig) -> KvTensors:
         """Allocate the scenario's KV blocks for a model; the error says how many would fit."""
@@ -108,17 +121,13 @@ class Place:
         self._check_weights(model, remedy)
         return random_decoder(config, self.device, self.dtype, seed=self.scenario.seed)
 
-    def _check_shape(self, config: DecoderConfig, weights: str | Path) -> None:
-        """Raise ConfigError unless a checkpoint has the sizes that the scenario's memory was counted for."""
-        model, longest = self.machine.model, self.machine.max_model_len
-        for name in ("num_layers", "hidden_size", "num_kv_heads", "head_dim", "vocab_size"):
-            mine, theirs = getattr(model, name), getattr(config, name)
-            if mine != theirs:
-                raise ConfigError(
-                    f"--weights {weights}: {name} is {theirs}, and {mine} in the scenario's model "
-                    f"{model.name}; name the checkpoint's config.json with --model"
-                )
-        if longest > config.max_model_len:
+
+def _check_shape(config: DecoderConfig, model: Model, weights: str, key: str) -> None:
+    """Raise ConfigError unless a checkpoint has the sizes that the scenario's memory was counted for."""
+    for name in ("num_layers", "hidden_size", "num_kv_heads", "head_dim", "vocab_size"):
+        mine, theirs = getattr(model, name), getattr(config, name)
+        if mine != theirs:
             raise ConfigError(
-                f"model.max_model_len: {longest} exceeds the checkpoint's {config.max_model_len}"
+                f"{weights}: {name} is {theirs}, and {mine} in the scenario's model {model.name}; name the "
+                f"checkpoint's config.json with {key}"
             )

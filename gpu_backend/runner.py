@@ -74,33 +74,55 @@ class Runner:
         wanted = self._to_device(np.array(sampled, dtype=np.int64))
         if self.graphs is not None and last[-1] < len(rows) and self.graphs.fits(len(rows)):
             numbers, own = self._decodes(ordered)
-            return self.graphs.run(numbers, self._blocks(own, numbers[3]))[wanted]
-        ids, positions, inputs = self._flatten(ordered)
-        hidden = self.decoder.forward(ids, positions, self.kv, inputs, self.attention)
+            hidden = self.graphs.run(numbers, self._blocks(own, numbers[3]))
+        else:
+            ids, positions, inputs = self._flatten(ordered)
+            hidden = self.decoder.forward(ids, positions, self.kv, inputs, self.attention)
+        if not sampled:  # no kernel is asked to work on nothing
+            return torch.empty((0, self.decoder.config.vocab_size), device=self.device)
         return self.decoder.head(hidden[wanted])
 
     @torch.inference_mode()
-    def warm_up(self, sizes: Many[int] = (1, 16, 64)) -> None:
-        """Compute decodes of the dummy block, so that the first step of a run is like any other."""
-        for size in sizes:
-            zeros = self._to_device(np.zeros(size, dtype=np.int64))
-            hidden = self.decoder.forward(zeros, zeros, self.kv, self.dummies(size), self.attention)
-            self.decoder.head(hidden)
+    def warm_up(self, sizes: Many[int] = (1, 16, 64), chunks: Many[int] = ()) -> None:
+        """Compute steps on the dummy block, so that the first step of a run is like any other.
 
-    def dummies(self, num_decodes: int, num_blocks: int = 1) -> AttentionInputs:
-        """Return inputs of decodes that read and write the dummy block alone; their tables have a width."""
-        dummy, nothing = self.kv.dummy_block, np.zeros(0, dtype=np.int32)
-        tables = np.full((num_decodes, num_blocks), dummy, dtype=np.int32)
+        They are decodes of these sizes and, on CUDA, of tables of any width, and chunks of so many tokens,
+        each with a short context and with the longest. Returns when the device has done them.
+        """
+        steps = [self.dummies(size) for size in sizes]
+        longest = self.tables.matrix.shape[1]
+        if self.device.type == "cuda":  # kernels are compiled, and split contexts by the tables' width
+            steps += [self.dummies(1, 1 << i) for i in range(1, longest.bit_length())]
+        steps += [self.dummies(0, width, num_tokens) for num_tokens in chunks for width in (1, longest)]
+        for inputs in steps:
+            zeros = torch.zeros_like(inputs.slots)
+            hidden = self.decoder.forward(zeros, zeros, self.kv, inputs, self.attention)
+            self.decoder.head(hidden[-max(inputs.num_decodes, 1) :]).argmax(-1)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def dummies(self, num_decodes: int, num_blocks: int = 1, num_tokens: int = 0) -> AttentionInputs:
+        """Return inputs that read and write the dummy block alone, with tables of so many blocks at least.
+
+        After the decodes comes a chunk of `num_tokens`, if any.
+        """
+        dummy, size = self.kv.dummy_block, self.kv.block_size
+        context = max(num_tokens, num_blocks * size)
+        chunks = [ChunkRows(num_decodes, num_tokens, context)] if num_tokens else []
+
+        def full(shape: tuple[int, ...], value: int) -> Tensor:
+            return self._to_device(np.full(shape, value, dtype=np.int32))
+
         return AttentionInputs(
-            slots=self._to_device(np.full(num_decodes, dummy * self.kv.block_size, dtype=np.int64)),
+            slots=full((num_decodes + num_tokens,), dummy * size).long(),
             num_decodes=num_decodes,
-            decode_tables=self._to_device(tables),
-            decode_lens=self._to_device(np.ones(num_decodes, dtype=np.int32)),
+            decode_tables=full((num_decodes, num_blocks), dummy),
+            decode_lens=full((num_decodes,), 1),
             decode_contexts=[1] * num_decodes,
-            chunks=[],
-            chunk_tables=self._to_device(nothing.reshape(0, 1)),
-            chunk_starts=self._to_device(np.zeros(1, dtype=np.int32)),
-            chunk_lens=self._to_device(nothing),
+            chunks=chunks,
+            chunk_tables=full((len(chunks), -(-context // size)), dummy),
+            chunk_starts=self._to_device(np.array([0, num_tokens][: 1 + len(chunks)], dtype=np.int32)),
+            chunk_lens=full((len(chunks),), context),
         )
 
     def _decodes(self, rows: Many[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

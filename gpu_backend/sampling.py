@@ -69,6 +69,8 @@ def sample(
     `positions` are those that the tokens will have in their sequences. A draft model samples from
     `Stream.DRAFT`: its proposals must not know the noise that decides about them.
     """
+    if not params:
+        return torch.empty(0, dtype=torch.int64, device=logits.device)
     if all(each.is_greedy for each in params):
         return logits.argmax(-1)
     return draw(restrict(logits, params), keys_of(params, positions, stream, logits.device))

@@ -83,6 +83,31 @@ def test_graphs_give_the_tokens_of_eager_steps(model: str, monkeypatch: pytest.M
     assert set(replayed) == {1, 2, 3, 4}  # three are padded to four; five and six run eagerly
 
 
+def test_warming_up_touches_no_block_but_the_dummy(model: str) -> None:
+    engine = Engine(BUSY, device="cpu", clock="predicted", set={"model.name": model})
+    engine.replay(progress=False)
+    assert engine.executor is not None
+    before = engine._kv.pages.clone()
+    engine.executor._runner.warm_up(sizes=(1, 3), chunks=(2, 9))
+    assert not torch.equal(engine._kv.pages, before)
+    assert torch.equal(engine._kv.pages[:, :, :-1], before[:, :, :-1])
+
+
+def test_padding_is_one_token_without_a_kv_cache_too(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes to the dummy block; a whole sequence would write behind its own blocks."""
+    padding: list[int] = []
+    run = Runner.run
+
+    def watched(self: Runner, rows: Any) -> Any:
+        padding.extend(row.num_tokens for row in rows if row.is_padding)
+        return run(self, rows)
+
+    monkeypatch.setattr(Runner, "run", watched)
+    changes = {"model.name": model, "scheduler.batching": "static"}
+    Engine(BUSY, device="cpu", clock="predicted", kv_cache=False, set=changes).replay(progress=False)
+    assert set(padding) == {1}
+
+
 def test_the_ladder_of_sizes_is_vllms() -> None:
     assert SIZES[:5] == (1, 2, 4, 8, 16)
     assert SIZES[-2:] == (496, 512)

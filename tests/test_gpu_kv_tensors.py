@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gpu_backend import kv_tensors
 from gpu_backend.kv_tensors import KvTensors
 
 
@@ -39,7 +40,12 @@ def test_copy_within_the_device(kv: KvTensors) -> None:
     assert torch.equal(kv.pages[:, :, [0, 1, 3, 4, 6]], before[:, :, [0, 1, 3, 4, 6]])
 
 
-def test_out_to_the_host_and_back_to_other_blocks(kv: KvTensors) -> None:
+@pytest.mark.parametrize("staged", [kv_tensors.STAGED_BYTES, 2000, 1])
+def test_out_to_the_host_and_back_to_other_blocks(
+    kv: KvTensors, staged: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All at once, or one block after the other: a block has 1,536 bytes."""
+    monkeypatch.setattr(kv_tensors, "STAGED_BYTES", staged)
     before = kv.pages.clone()
     host = kv.copy_out([4, 1])
     assert host.shape == (2, 3, 2, 4, 2, 8)
