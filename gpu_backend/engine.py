@@ -93,7 +93,8 @@ class Engine:
         """Name what computes a step, as a profile names what was measured."""
         kind = str(self.dtype).removeprefix("torch.")
         weights = "+int8" if self.machine.model.quantization == "int8" else ""
-        return f"servetwin {self.attention.name}/{self.device.type}/{kind}{weights}"
+        cache = "" if self.kv_cache else ", no KV cache"
+        return f"servetwin {self.attention.name}/{self.device.type}/{kind}{weights}{cache}"
 
     def replay(self, *, progress: bool | None = None) -> Result:
         """Serve the scenario's requests and return what came of them, decisions included."""

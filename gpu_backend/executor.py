@@ -3,8 +3,8 @@
 Policies, block counts and the loop are the simulator's own objects. Under the *predicted* clock the model
 computes and time passes as the latency model says, so that a run is deterministic and its decisions must be
 the simulation's. Under the *wall* clock time is what the device took, with everything between two steps:
-deciding, building the batch, sampling, bookkeeping. Requests that replay a trace stop at their true length,
-whatever the model says; others stop at an end-of-sequence token too.
+deciding, building the batch, sampling, bookkeeping. Answers stop at the lengths of the workload, whatever the
+model says, and where `stop_ids` are given (`generate`) at these tokens too.
 """
 
 from __future__ import annotations

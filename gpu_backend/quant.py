@@ -1,8 +1,9 @@
 """INT8 weights: symmetric, one scale per output channel; activations keep their type.
 
 w ~ q * s with s = max|w| / 127 over a row, so no weight moves by more than s / 2 (as in LLM.int8(), Dettmers
-et al. 2022, section 2.1, without its outliers). Memory and, where reading weights bounds the step, time
-halve against 16 bits. Embedding and head stay as they are.
+et al. 2022, section 2.1, without its outliers). Memory halves against 16 bits and, where reading weights
+bounds a step on CUDA, so should time (not measured); on the CPU they are dequantised in every call. Embedding
+and head stay as they are.
 """
 
 from __future__ import annotations

@@ -20,6 +20,9 @@ def replay(
         str, typer.Option(help="wall: as it takes; predicted: as the latency model says.")
     ] = "wall",
     weights: Annotated[str, typer.Option(help="Folder with a checkpoint, or random.")] = "random",
+    draft_weights: Annotated[
+        str, typer.Option(help="The same of speculative.draft_model, if the scenario has one.")
+    ] = "random",
     attention: Annotated[str, typer.Option(help="auto, sdpa, triton or varlen.")] = "auto",
     max_requests: Annotated[int | None, typer.Option(help="Serve at most so many requests.")] = None,
     threads: Annotated[int, typer.Option(help="PyTorch's threads on the CPU.")] = 1,
@@ -57,6 +60,7 @@ def replay(
         device=device,
         clock=clock,
         weights=weights,
+        draft_weights=draft_weights,
         attention=attention,
         threads=threads,
     )
