@@ -29,10 +29,10 @@ class EngineGraphs:
         return cls(bench) if bench.device.type == "cuda" and bench.attention.name == "triton" else None
 
     def unit(self, point: Point, layers: int) -> Unit:
-        """Return what replays a decode step once, its inputs copied to the device first."""
+        """Return what replays a decode step once, with inputs copied before and logits made after."""
         numbers, tables = self.inputs(point)
-        graphs = self.graphs(layers)
-        return lambda: graphs.run(numbers, tables)
+        graphs, head = self.graphs(layers), self._bench.decoder.head
+        return lambda: head(graphs.run(numbers, tables))
 
     def graphs(self, layers: int) -> DecodeGraphs:
         """Return the graphs of the first layers."""
