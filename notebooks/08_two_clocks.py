@@ -96,8 +96,8 @@ simulated.head(6)
 
 # %% [markdown]
 # Now an engine in place of the model of time. A decoder of the Llama family, two layers and 140,000
-# random weights: it writes nonsense, at the price of sense. The engine needs four things more: pages for
-# keys and values, tables that say which page is whose, a book of token ids, and a runner that makes one
+# random weights: it writes nonsense, which costs what sense would. The engine needs four things more: pages
+# for keys and values, tables that say which page is whose, a book of token ids, and a runner that makes one
 # flat batch of a step's rows. (`SdpaGather` is its attention.)
 
 # %%
@@ -351,8 +351,7 @@ ratios.rename_axis("steps").round(2)
 # %% [markdown]
 # Steps that are 1.3 times as long make the median E2EL 1.45 times as long, steps twice as long 3.15 times.
 # Who is served more slowly is still there when the next one comes, and shares the steps with it. So a
-# machine that is slower by a third makes a model that is right look wrong by 31 %, in a metric that nobody
-# would call sensitive.
+# machine that is slower by a third makes a model that is right look wrong by 31 % in that metric.
 #
 # The duration hardly notices, 6 % at the most: the run ends with the last arrival, whatever the steps take.
 # An accuracy quoted in it is none.
@@ -509,8 +508,9 @@ print((speeds / speeds.shift()).dropna().map("{:.1f} times the stage before".for
 # 4. A comparison on a disturbed machine is void. A queue makes much of little.
 # 5. A fit to the steps that it is judged by is a description.
 #
-# **What to believe.** All that is printed under the predicted clock holds to the bit on any machine that
-# computes these tokens, and the notebook's test repeats it. The measured cells are one machine, two short
+# **What to believe.** Decisions and times under the predicted clock are the same on any machine, and the
+# notebook's test repeats them; of the tokens one may differ where two are all but equally likely and another
+# processor rounds otherwise. The measured cells are one machine, two short
 # runs of twelve requests. They say nothing about a GPU: there the engine uses other kernels and graphs, and
 # its step times have other shapes. `docs/engine.md` says what of that was run where.
 #
