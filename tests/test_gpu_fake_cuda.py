@@ -148,7 +148,7 @@ def test_a_capture_refuses_what_waits_for_the_device(model: str) -> None:
     with fake_cuda() as machine:
         engine = Engine(BUSY, device="cuda", set={"model.name": model})
         with pytest.raises(AssertionError, match="in a captured graph"):
-            DecodeGraphs(engine.decoder, engine._kv, OnDevice(), max_size=1, width=2)
+            DecodeGraphs(engine.decoder, engine._kv, OnDevice(), sizes=(1,), width=2)
     assert machine.reads  # while it warmed up
 
 
