@@ -66,6 +66,8 @@ class Engine:
         policies: Policies | None = None,
         **axes: object,
     ) -> None:
+        if threads < 1:
+            raise ConfigError(f"--threads {threads}: must be >= 1")
         self.clock = _clock(clock)
         self.scenario, chosen = choose(scenario, set, trust=trust, **axes)
         self.policies = policies or chosen

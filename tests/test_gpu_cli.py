@@ -127,6 +127,7 @@ def test_speculation_leaves_an_acceptance_log_that_a_scenario_takes(scenario: st
     [
         (["--device", "tpu"], "--device 'tpu': unknown"),
         (["--device", "cuda:x"], "--device 'cuda:x': unknown"),
+        (["--threads", 0], "--threads 0: must be >= 1"),
         (["--clock", "sundial"], "--clock 'sundial': unknown; known: wall, predicted"),
         (["--attention", "flash"], "attention: 'flash' is unknown"),
         (["--attention", "triton", "--device", "cpu"], "attention: triton needs a CUDA device"),

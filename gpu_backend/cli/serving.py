@@ -24,10 +24,11 @@ def replay(
         str, typer.Option(help="The same of speculative.draft_model, if the scenario has one.")
     ] = "random",
     attention: Annotated[str, typer.Option(help="auto, sdpa, triton or varlen.")] = "auto",
-    max_requests: Annotated[int | None, typer.Option(help="Serve at most so many requests.")] = None,
+    max_requests: Annotated[int | None, typer.Option(help="Serve at most so many requests.", min=1)] = None,
     threads: Annotated[int, typer.Option(help="PyTorch's threads on the CPU.")] = 1,
     torch_profile: Annotated[
-        int | None, typer.Option(help="Also write a PyTorch trace of this many steps.", metavar="STEPS")
+        int | None,
+        typer.Option(help="Also write a PyTorch trace of this many steps.", metavar="STEPS", min=1),
     ] = None,
     out: Annotated[
         Path | None,
