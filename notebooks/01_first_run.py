@@ -41,7 +41,7 @@ from simulator import compare, simulate
 # %% [markdown]
 # ## Small enough to follow by eye
 #
-# `tiny-cpu` is forty requests on a model of 28 million parameters and one CPU core. One bar is one
+# `tiny-cpu` is forty requests on a model of 31 million parameters and one CPU core. One bar is one
 # request: orange while it waits, light blue while its prompt is computed, dark blue while its answer
 # grows.
 

@@ -178,7 +178,7 @@ _GPUS = (
         l2=128 * MIB,  # RTX Blackwell PRO white paper
         pcie=64e9,  # PCIe 5.0 x16
     ),
-    # No GPU: rounded figures of one core of a 2-core AMD EPYC, implied by timings of a 28 M parameter model.
+    # No GPU: rounded figures of one core of a 2-core AMD EPYC, implied by timings of a 31 M parameter model.
     Hardware(
         name="cpu-1core",
         description="one CPU core (AMD EPYC, AVX-512), for teaching",
