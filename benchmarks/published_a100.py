@@ -3,9 +3,9 @@
     python benchmarks/published_a100.py KERNELS MEASURED      folders of public timings and of real runs
 
 Argonne's LLM-Inference-Bench (static batches; by its KV capacity the A100 has 40 GB; engines of 2024) is
-compared in shape: two host constants and one scale are fitted, in sample. The closed loop of an A100-80GB PCIe
-(vLLM 0.19, Qwen2.5-7B) and one stream of Llama-3.1-8B are simulated as they are. docs/calibration.md has the
-result.
+compared in shape: two host constants and one scale are fitted, in sample. The closed loop of an A100-80GB
+PCIe (vLLM 0.19, Qwen2.5-7B) and one stream of Llama-3.1-8B are simulated as they are. docs/calibration.md has
+the result.
 """
 
 from __future__ import annotations
