@@ -400,6 +400,25 @@ def test_ratios_between_groups_are_those_of_splitwise(shared_data: Path) -> None
     assert near(bound, "decode") == (33, 33)
 
 
+GEMMS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")
+SMALL = ("input_layernorm", "post_attention_layernorm", "attn_rope", "mlp_act", "add", "add")
+
+
+@pytest.mark.parametrize("tp", DEGREES)
+def test_a_ranks_layers_are_near_vidurs_of_the_same_shapes(tp: int, shared_data: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    name = "vidur_mlp_llama2-7b_llama3-8b_llama2-70b_a100_h100_a40.parquet"
+    wanted = [("device", "=", "a100"), ("model", "=", "meta-llama/Llama-2-70b-hf")]
+    rows = parquet.read_table(
+        shared_data / "kernels" / name, filters=[*wanted, ("num_tensor_parallel_workers", "=", tp)]
+    ).to_pydict()
+    tokens = np.array(rows["num_tokens"], dtype=int)
+    times = [np.array(rows[f"time_stats.{op}.median"]) * 1e-3 for op in (*GEMMS, *SMALL)]
+    rank = load_profile("a100-80gb-sxm", f"llama-2-70b/tp{tp}")
+    ours = (rank.dense[tokens] - rank.roofline.once(tokens)) / rank.roofline.model.num_layers
+    assert np.mean(np.abs(ours / sum(times) - 1)) < 0.13
+
+
 def test_sections_for_groups_come_only_with_their_all_reduces(tmp_path: Path, shared_data: Path) -> None:
     pytest.importorskip("pyarrow")
     kernels = shared_data / "kernels"
