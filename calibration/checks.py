@@ -84,6 +84,10 @@ def _suspect_the_unit(groups: dict[Timing, list[float]], impossible: Counter[str
 def _fault(timing: Timing, hardware: Hardware, devices: tuple[str, ...]) -> str:
     if not any(name == timing.device or (name in timing.device and len(name) > 4) for name in devices):
         return f"measured on another device than {hardware.name}"
+    if timing.op == "all_reduce" and hardware.nvlink:
+        sent = 2 * (timing.n - 1) / timing.n * timing.m  # by each GPU, and as much received
+        if timing.seconds < sent / hardware.nvlink:
+            return f"{BEATS} of {hardware.nvlink / 1e9:g} GB/s of the links"
     flops, moved = work(timing)
     if timing.seconds < flops / hardware.flops:
         return f"{BEATS} of {hardware.flops / 1e12:g} TFLOP/s"

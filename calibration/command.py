@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from calibration.aiconfigurator import read_aiconfigurator
+from calibration.all_reduce_tables import is_all_reduces, read_all_reduces
 from calibration.checks import Checked, check
-from calibration.fit import ModelFit, fit
+from calibration.fit import ModelFit, choose, fit
+from calibration.fit_all_reduce import AllReduceFit, fit_all_reduces
 from calibration.timings import FITTED, Timing, read_timings_csv
 from calibration.vidur import read_vidur
 from calibration.write import ACCURACY, profile_json
@@ -17,9 +19,12 @@ from simulator.errors import ConfigError, InputError, SimulatorError, suggest
 from simulator.latency.checked_json import Section
 from simulator.latency.profile_file import profile_of
 from simulator.specs.hardware import get_hardware
+from simulator.specs.models import Model
+from simulator.specs.ranks import rank_of
 from simulator.specs.shipped_models import get_model
 
 MODELS = ("llama-2-7b", "llama-3-8b", "llama-3.1-8b", "qwen2.5-7b")
+GROUP_MODELS = ("llama-2-70b", "llama-3.1-70b")  # too large for one GPU
 
 
 def run_fit(
@@ -27,16 +32,16 @@ def run_fit(
 ) -> Iterator[str]:
     """Fit, write the profile, read it back, and yield the lines to print."""
     gpu = get_hardware(hardware)
-    wanted = [get_model(name) for name in models or MODELS]
     chosen = _chosen(source)
     skipped: list[str] = []
     unfitted: Counter[str] = Counter()
     try:
         checked = check(only_fitted(read_all(paths, skipped), unfitted), gpu)
-        fits = fit(checked, gpu, wanted, chosen)
+        groups = _groups(checked, chosen)
+        fits = fit(checked, gpu, _wanted(models, [each.fitted.gpus for each in groups]), chosen)
     except SimulatorError as error:
         raise type(error)(f"{error}{_beside(unfitted)}") from None
-    text = profile_json(fits, checked, gpu)
+    text = profile_json(fits, checked, gpu, groups)
     for fitted in fits:  # hold it to the reader's own rules before it replaces anything
         profile_of(Section(json.loads(text), str(out)), fitted.model)
     try:
@@ -45,9 +50,32 @@ def run_fit(
     except OSError as error:
         raise InputError(f"{out}: cannot be written: {error.strerror}") from None
     yield from report(fits, checked, skipped)
+    for group in groups:
+        others = "".join(f"; {value:+.0%} against {name}" for name, value in group.opinions.items())
+        yield f"all-reduce of {group.fitted.gpus} GPUs: {group.residual:.1%}; large messages{others}"
     if unfitted:
         yield f"  left out{_beside(unfitted)}"
     yield f"wrote {out} ({out.stat().st_size / 1e3:.0f} kB)"
+
+
+def _groups(checked: Checked, chosen: dict[str, str]) -> list[AllReduceFit]:
+    """Fit the all-reduces, if the timings have any."""
+    if not any(t.op == "all_reduce" for t in checked.timings):
+        return []
+    return fit_all_reduces(checked.timings, choose(checked.timings, "all_reduce", chosen))
+
+
+def _wanted(models: Sequence[str], degrees: Sequence[int]) -> list[Model]:
+    """Return the models to fit, and for each group size that was measured their ranks where they divide."""
+    whole = [get_model(name) for name in models or MODELS]
+    wanted = list(whole)
+    for model in whole if models else [*whole, *(get_model(name) for name in GROUP_MODELS)]:
+        for degree in degrees:
+            try:
+                wanted.append(rank_of(model, degree))
+            except ConfigError:  # its heads or columns cannot be shared by so many
+                continue
+    return wanted
 
 
 def only_fitted(timings: Iterable[Timing], unfitted: Counter[str]) -> Iterator[Timing]:
@@ -102,6 +130,8 @@ def read_file(path: Path) -> Iterator[Timing]:
             header = file.readline(2**16)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
+    if is_all_reduces(header):
+        return read_all_reduces(path)
     return read_vidur(path) if "time_stats." in header else read_timings_csv(path)
 
 
@@ -122,6 +152,6 @@ def report(fits: Sequence[ModelFit], checked: Checked, skipped: Sequence[str]) -
         for source, level, between in fitted.opinions:
             knots = f"; between the knots {between:.1%}" if between is not None else ""
             yield f"    layer GEMMs against {source}: {level:.1%} apart on average{knots}"
-        for note in fitted.notes:
+        for note in fitted.notes if "/tp" not in fitted.model.name else ():
             yield f"    {note}"
     yield ACCURACY

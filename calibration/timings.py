@@ -16,7 +16,7 @@ from typing import NamedTuple
 from simulator.errors import InputError, suggest
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-FITTED = ("gemm", "decode_attention", "prefill_attention", "elementwise")
+FITTED = ("gemm", "decode_attention", "prefill_attention", "elementwise", "all_reduce")
 HOST = ("host_schedule", "host_build", "host_launch", "host_sync", "host_loop")
 MEASURED = (  # by `servetwin gpu measure`; read and checked here, and not fitted yet
     *("dense", "embedding", "head", "sampler", "skewed_attention", "mixed_attention", "step", "graph_step"),
@@ -31,6 +31,7 @@ class Timing(NamedTuple):
     gemm: C[m, n] = A[m, k] B[k, n]. elementwise: all of one layer's small kernels on m tokens, n elements
     a token. decode_attention: `batch` sequences that read `kv` tokens each, one layer.
     prefill_attention: `batch` chunks of `tokens` tokens after `kv` computed ones, one layer.
+    all_reduce: m bytes on each of n GPUs of one server.
 
     Of servetwin's own engine: dense: one layer but attention, on m tokens, K and V written. embedding: what
     comes before the layers, m tokens. head, sampler: `batch` rows that sample. mixed_attention: `batch`
@@ -64,6 +65,7 @@ NEEDED = {
     "elementwise": ("m", "n"),
     "decode_attention": ("batch", "kv", "heads", "kv_heads"),
     "prefill_attention": ("batch", "tokens", "heads", "kv_heads"),
+    "all_reduce": ("m", "n"),
     "dense": ("m",),
     "embedding": ("m",),
     "head": ("batch",),

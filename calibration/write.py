@@ -13,6 +13,7 @@ import numpy as np
 from calibration import aiconfigurator, vidur
 from calibration.checks import Checked
 from calibration.fit import ENGINES, ModelFit
+from calibration.fit_all_reduce import AllReduceFit
 from simulator.latency.base import Floats
 from simulator.latency.estimate import ASSUMED_HOST
 from simulator.latency.graphs import graph_sizes
@@ -36,7 +37,9 @@ KNOWN = {  # engine prefix of a row's source: repository, commit, licence
 }
 
 
-def profile_json(fits: Sequence[ModelFit], checked: Checked, hardware: Hardware) -> str:
+def profile_json(
+    fits: Sequence[ModelFit], checked: Checked, hardware: Hardware, groups: Sequence[AllReduceFit] = ()
+) -> str:
     """Return the whole file. Models of equal shape share one section, through `aliases`."""
     roofline = fits[0].roofline
     models: Json = {}
@@ -55,7 +58,7 @@ def profile_json(fits: Sequence[ModelFit], checked: Checked, hardware: Hardware)
         "summary": f"fitted by `servetwin calibrate fit` from kernel timings of {', '.join(devices)}, bf16",
         "accuracy": ACCURACY,
         "date": aiconfigurator.SNAPSHOT,
-        "sources": _sources(checked, fits),
+        "sources": _sources(checked, fits, groups),
         "rows": {
             "read": checked.read,
             "passed": len(checked.timings),
@@ -76,14 +79,32 @@ def profile_json(fits: Sequence[ModelFit], checked: Checked, hardware: Hardware)
             "source": HOST_SOURCE,
         },
         "graphs": {"sizes": graph_sizes(), "eager_us": 0.0, "source": "vLLM V1 capture sizes up to 512"},
+        **(
+            {"all_reduce": {str(group.fitted.gpus): _all_reduce(group) for group in groups}} if groups else {}
+        ),
         "aliases": aliases,
         "models": models,
     }
     return _layout(profile) + "\n"
 
 
-def _sources(checked: Checked, fits: Sequence[ModelFit]) -> list[Json]:
+def _all_reduce(group: AllReduceFit) -> Json:
+    fitted = group.fitted
+    lines = {name: getattr(fitted, name) for name in ("one_shot", "two_shot", "nccl")}
+    against = [f"{value:+.0%} against {name}" for name, value in group.opinions.items()]
+    return {
+        "source": f"all-reduce of {fitted.source}",
+        "second_opinions": f"large messages {', '.join(against)}" if against else "none",
+        "residual": round(group.residual, 4),
+        "error": round(fitted.error, 4),
+        **{f"{name}_us": float(f"{line.latency * 1e6:.4g}") for name, line in lines.items()},
+        **{f"{name}_gb_s": float(f"{line.bandwidth / 1e9:.4g}") for name, line in lines.items()},
+    }
+
+
+def _sources(checked: Checked, fits: Sequence[ModelFit], groups: Sequence[AllReduceFit]) -> list[Json]:
     used = {(op, source) for fitted in fits for op, source in fitted.used}
+    used |= {("all_reduce", group.fitted.source) for group in groups}
     rows: dict[tuple[str, str], int] = {}
     for t in checked.timings:
         if (t.op, t.source) in used:

@@ -33,6 +33,8 @@ KERNELS = (
     "aic_a100_sxm_context_attention_bf16.parquet",
     "aic_a100_sxm_generation_attention_bf16.parquet",
     "vidur_mlp_a100_tp1_llama2-7b_llama3-8b.csv",
+    "aic_a100_sxm_custom_allreduce.csv",
+    "vidur_allreduce_a100_dgx.csv",
 )
 
 

@@ -31,6 +31,7 @@ EXAMPLES: dict[str, object] = {
     "model.max_model_len": None,
     "hardware.gpu": "h200",
     "hardware.price_per_gpu_hour": 2.5,
+    "parallel.tensor_parallel_size": 4,
     "kv.block_size": 32,
     "kv.gpu_memory_utilization": 0.5,
     "kv.num_gpu_blocks_override": 1000,

@@ -106,9 +106,22 @@ def choose(source: str, flags: dict[str, Any], axes: dict[str, str | None]) -> C
     changes |= {f"scheduler.{axis}": value for axis, value in axes.items() if value is not None}
     trusted = files_named(changes.values())
     scenario = scenario.with_(**changes)
+    if flags["model"] is not None and "model.max_model_len" not in changes:
+        scenario = with_length_of_model(scenario)
     if flags["rate"] is not None:
         scenario = with_rate(scenario, flags["rate"])
     return Chosen(scenario, Policies(trusted=trusted, trust=flags["trust"]))
+
+
+def with_length_of_model(scenario: Any) -> Any:
+    """Take the model's own max_model_len where the scenario, written for another model, has a longer one."""
+    from simulator.specs import get_model
+
+    wanted, own = scenario.model.max_model_len, get_model(scenario.model.name).max_model_len
+    if wanted is None or wanted <= own:
+        return scenario
+    typer.echo(f"model.max_model_len: {own:,}, that of {scenario.model.name} (was {wanted:,})", err=True)
+    return scenario.with_(**{"model.max_model_len": None})
 
 
 def flag_changes(flags: dict[str, Any], has_trace: bool) -> dict[str, object]:

@@ -91,7 +91,9 @@ def outcome(made: Run, written: list[Path]) -> str:
         lines.append(drafts_line(made))
     lines.append(steps_line(made))
     if own["cost_per_million_output_tokens"] is not None:
-        lines.append(f"Cost: {own['cost_per_million_output_tokens']:.2f} per million output tokens")
+        gpus = made.scenario.parallel.tensor_parallel_size
+        of = f" ({gpus} GPUs)" if gpus > 1 else ""
+        lines.append(f"Cost: {own['cost_per_million_output_tokens']:.2f} per million output tokens{of}")
     if own["skipped"]:
         lines.append(f"Rows skipped: {own['skipped']}")
     lines += [f"Note: {note}" for note in own["notes"]]  # type: ignore[attr-defined]

@@ -22,13 +22,16 @@ from simulator.kv.size import KvSize, kv_size
 from simulator.latency.base import LatencyModel
 from simulator.latency.drafting import with_draft_model
 from simulator.latency.estimate import estimate
+from simulator.latency.group import group_profile
 from simulator.latency.linear import LinearModel
-from simulator.latency.profile_file import best_profile, best_profile_path, load_profile, shipped_profiles
+from simulator.latency.profile import Profile
+from simulator.latency.profile_file import best_profile_path, shipped_profiles
 from simulator.schedulers import BATCHING, COLLECT_PRESETS, Scheduler
 from simulator.schedulers.admission import ADMISSIONS, Admission
 from simulator.schedulers.orders import ORDERS, Order
 from simulator.schedulers.preemption import VICTIMS, Victim
 from simulator.specs import Hardware, Model, get_hardware, get_model
+from simulator.specs.ranks import rank_of
 
 
 @dataclass(frozen=True)
@@ -98,13 +101,19 @@ def build_machine(scenario: Scenario) -> Machine:
         gpu_memory_utilization=scenario.kv.gpu_memory_utilization,
         reserve_gib=scenario.kv.reserve_gib,
         kv_cache_dtype=scenario.kv.kv_cache_dtype,
+        tensor_parallel_size=scenario.parallel.tensor_parallel_size,
         num_gpu_blocks_override=scenario.kv.num_gpu_blocks_override,
     )
     latency = build_latency(scenario, model, hardware)
     notes = list(_latency_notes(scenario, latency))
     if scenario.speculative is not None and draft is not None:
         latency = with_draft_model(
-            latency, hardware, draft, scenario.speculative.num_speculative_tokens, scenario.kv.kv_cache_dtype
+            latency,
+            hardware,
+            draft,
+            scenario.speculative.num_speculative_tokens,
+            scenario.kv.kv_cache_dtype,
+            scenario.parallel.tensor_parallel_size,
         )
         notes.append(f"the draft model {draft.name} is priced by the roofline, without host time")
     if not size.is_override:
@@ -121,11 +130,12 @@ def build_latency(scenario: Scenario, model: Model, hardware: Hardware) -> Laten
     latency: LatencyModel
     if section.kind == "linear":
         latency = _linear(section.coefficients or {})
-    elif section.kind == "profile" and section.profile is not None:
-        latency = load_profile(section.profile, model)
     else:
-        shipped = best_profile(hardware, model) if section.kind == "profile" else None
-        latency = shipped or estimate(hardware, model, scenario.kv.kv_cache_dtype)
+        gpus = scenario.parallel.tensor_parallel_size
+        measured = (
+            group_profile(hardware, model, gpus, section.profile) if section.kind == "profile" else None
+        )
+        latency = measured or estimate(hardware, model, scenario.kv.kv_cache_dtype, tensor_parallel_size=gpus)
     return latency.overlapped() if scenario.scheduler.async_scheduling else latency
 
 
@@ -135,7 +145,9 @@ def profile_path(scenario: Scenario, machine: Machine) -> Path | None:
     if section.kind != "profile":
         return None
     if section.profile is None:
-        return best_profile_path(machine.hardware, machine.model)
+        return best_profile_path(
+            machine.hardware, rank_of(machine.model, scenario.parallel.tensor_parallel_size)
+        )
     return shipped_profiles().get(section.profile, Path(section.profile))
 
 
@@ -158,6 +170,26 @@ def _latency_notes(scenario: Scenario, latency: LatencyModel) -> list[str]:
         notes.append(
             "the profile was measured with a 16-bit KV cache; kv_cache_dtype changes only the memory"
         )
+    return [*notes, *_group_notes(scenario, latency)]
+
+
+def _group_notes(scenario: Scenario, latency: LatencyModel) -> list[str]:
+    """Say what is per GPU in a tensor-parallel group, and what about it is no measurement."""
+    gpus = scenario.parallel.tensor_parallel_size
+    if gpus == 1:
+        return []
+    notes = [
+        f"tensor parallel {gpus}: weights and KV blocks are those of each GPU, throughput and cost of all "
+        f"{gpus} together"
+    ]
+    if not isinstance(latency, Profile) or latency.communication is None:
+        return [*notes, "latency.coefficients are taken as the whole group's"]
+    notes.append(
+        f"communication is added to one GPU's times, {latency.communication.source}; its level is uncertain "
+        f"by {latency.communication.error:.0%}, and the host time is a single GPU's"
+    )
+    if scenario.kv.tiers:
+        notes.append("kv.tiers: capacity and bandwidth are each GPU's own")
     return notes
 
 

@@ -237,9 +237,11 @@ def _stall(run: Run, served: Served, unfinished: int) -> list[str]:
 
 
 def cost_per_million(scenario: Scenario, summary: dict[str, object]) -> float | None:
-    """Return what a million output tokens cost at the GPU's price, None without price or tokens."""
+    """Return what a million output tokens cost at the price of all GPUs, None without price or tokens."""
     price, speed = scenario.hardware.price_per_gpu_hour, summary["output_throughput"]
-    return None if price is None or not isinstance(speed, float) or not speed else price / 3600 / speed * 1e6
+    if price is None or not isinstance(speed, float) or not speed:
+        return None
+    return scenario.parallel.tensor_parallel_size * price / 3600 / speed * 1e6
 
 
 def extrapolated_share(latency: LatencyModel, steps: StepTable) -> float:

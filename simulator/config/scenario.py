@@ -31,6 +31,7 @@ from simulator.config.key_types import (
     Whole,
     check_names,
 )
+from simulator.config.parallel import ParallelSection
 from simulator.config.plain_yaml import dump_yaml
 from simulator.config.speculative import SpeculativeSection
 from simulator.config.tiers import TierSection
@@ -266,6 +267,7 @@ class Scenario(Section):
     seed: Annotated[Whole, Field(ge=0, lt=2**63)] = 0
     model: ModelSection = ModelSection()
     hardware: HardwareSection = HardwareSection()
+    parallel: ParallelSection = ParallelSection()
     kv: KvSection = KvSection()
     scheduler: SchedulerSection = SchedulerSection()
     speculative: SpeculativeSection | None = Field(

@@ -25,6 +25,7 @@ from simulator.experiments.bounds_work import Demand, Limits, Peaks, least_steps
 from simulator.latency.base import Floats
 from simulator.metrics.summary import Latencies, latencies
 from simulator.metrics.tables import COMPLETED, Ints
+from simulator.specs.ranks import rank_of
 
 REFERENCE = "srpt_oracle"
 """The order of the reference run."""
@@ -204,7 +205,8 @@ def _work_limits(run: Run, best: _Best, demand: Demand) -> tuple[list[Limit], di
     machine, start = run.machine, float(run.requests.arrival.min())
     steps = least_steps(demand, best.limits)
     by = max(steps, key=lambda name: float(steps[name].sum()))
-    peaks = Peaks(machine.hardware, machine.model, run.scenario.kv.kv_cache_dtype)
+    rank = rank_of(machine.model, machine.kv.tensor_parallel_size)
+    peaks = Peaks(machine.hardware, rank, run.scenario.kv.kv_cache_dtype)
     flops, bandwidth = f"{peaks.flops / 1e12:g} TFLOP/s", f"{peaks.hardware.hbm_bandwidth / 1e9:,.0f} GB/s"
     found = [
         (COMPUTE, peaks.compute(demand), f"data sheet: {flops}, every token once"),

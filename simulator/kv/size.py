@@ -17,6 +17,7 @@ from simulator.errors import ConfigError
 from simulator.specs import Hardware, Model, get_hardware, get_model
 
 GIB = 2**30
+GROUPS = (2, 4, 8)  # GPUs of one server that a model is spread over
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,26 @@ def kv_size(
         max_model_len=model.max_model_len,
         request_bytes=sum(each.kv_bytes(tokens, *rank) for each in models),
     )
-    return _derived(size)
+    try:
+        return _derived(size)
+    except ConfigError as error:
+        fits = _group_that_fits(models, size)
+        raise ConfigError(f"{error}{fits}") if fits else error from None
+
+
+def _group_that_fits(models: list[Model], size: KvSize) -> str:
+    """Name the smallest larger group on whose GPUs the model and one request fit; nothing if none does."""
+    for gpus in GROUPS:
+        try:
+            rank = (size.kv_cache_dtype, gpus)
+            weights = sum(each.weight_bytes(tensor_parallel_size=gpus) for each in models)
+            block = size.block_size * sum(each.kv_bytes_per_token(*rank) for each in models)
+        except ConfigError:  # heads or columns that this many GPUs cannot share
+            continue
+        blocks = pool_blocks([size.usable_bytes - weights - size.reserve_bytes], block)
+        if gpus > size.tensor_parallel_size and blocks > max(1, -(-size.context // size.block_size)):
+            return f"; tensor_parallel_size {gpus} fits"
+    return ""
 
 
 def _derived(size: KvSize) -> KvSize:

@@ -88,7 +88,14 @@ class WithDraftModel:
 
 
 def with_draft_model(
-    target: LatencyModel, hardware: Hardware, draft: Model, num_tokens: int, kv_dtype: str = "auto"
+    target: LatencyModel,
+    hardware: Hardware,
+    draft: Model,
+    num_tokens: int,
+    kv_dtype: str = "auto",
+    tensor_parallel_size: int = 1,
 ) -> WithDraftModel:
-    """Price a target together with a draft model that is estimated by the roofline."""
-    return WithDraftModel(target, estimate(hardware, draft, kv_dtype, host=NO_HOST), num_tokens)
+    """Price a target together with a draft model, which is estimated by the roofline and split alike."""
+    return WithDraftModel(
+        target, estimate(hardware, draft, kv_dtype, NO_HOST, tensor_parallel_size), num_tokens
+    )

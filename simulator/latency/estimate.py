@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from simulator.latency.all_reduce import AllReduce, communication, estimated
 from simulator.latency.graphs import graph_sizes, padded
 from simulator.latency.grid import DecodeGrid
 from simulator.latency.profile import MAX_BATCH, MAX_ROWS, MAX_TOKENS, Errors, Host, Profile
 from simulator.latency.roofline import Roofline
 from simulator.specs.hardware import Hardware
 from simulator.specs.models import Model
+from simulator.specs.ranks import rank_of
 
 ASSUMED_HOST = Host(per_step=1.5e-3, per_seq=4.4e-6)
 """Assumed, not measured: 1.5 ms a step brings an A100 to the 75-80 tok/s that vLLM users report at one
@@ -22,12 +24,19 @@ ESTIMATE_ERRORS = Errors(dense=0.15, decode=0.2, prefill=0.25, host=0.3)
 """Assumed for an estimate: held-out errors of the roofline forms (section 3), and sources that disagree."""
 
 
-def estimate(hardware: Hardware, model: Model, kv_dtype: str = "auto", host: Host = ASSUMED_HOST) -> Profile:
-    """Price a model on a GPU from peaks and shapes alone; every step is marked as extrapolated."""
+def estimate(
+    hardware: Hardware,
+    model: Model,
+    kv_dtype: str = "auto",
+    host: Host = ASSUMED_HOST,
+    tensor_parallel_size: int = 1,
+) -> Profile:
+    """Price a model on a GPU, or on a group, from peaks and shapes; every step is marked as extrapolated."""
+    model = rank_of(model, tensor_parallel_size)
     roofline = Roofline.of(hardware, model, kv_dtype)
     batch, kv = np.array([1.0, MAX_BATCH]), np.array([1.0, roofline.efficiency.kv_tile, 2**17])
     attention = model.num_layers * roofline.decode_attention(batch[:, None], kv[None, :])
-    return Profile(
+    profile = Profile(
         name=f"roofline: {model.name} on {hardware.name}",
         provenance=f"estimated: roofline of {hardware.name} with A100 efficiencies, not measured; "
         f"host {host.per_step * 1e3:g} ms a step assumed",
@@ -41,3 +50,12 @@ def estimate(hardware: Hardware, model: Model, kv_dtype: str = "auto", host: Hos
         reach=None,
         errors=ESTIMATE_ERRORS,
     )
+    return (
+        grouped(profile, estimated(hardware, tensor_parallel_size)) if tensor_parallel_size > 1 else profile
+    )
+
+
+def grouped(rank: Profile, all_reduce: AllReduce) -> Profile:
+    """Add a group's communication to the price list of one of its ranks."""
+    tokens = padded(np.arange(len(rank.dense)), graph_sizes())
+    return rank.grouped(communication(all_reduce, rank.roofline.model, tokens, np.arange(len(rank.head))))

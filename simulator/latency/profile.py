@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.latency.all_reduce import Communication
 from simulator.latency.base import Features, Floats
 from simulator.latency.grid import DecodeGrid
 from simulator.latency.roofline import PrefillTerms, Roofline
@@ -80,6 +81,7 @@ class Profile:
     notes: tuple[str, ...] = ()  # which source served which operation
     kernels: str | None = None  # whose kernels were timed, None if unknown
     overlap: bool = False
+    communication: Communication | None = None  # of a tensor-parallel group; `dense` and `head` have it in
     _dense: list[float] = field(init=False, repr=False)
     _head: list[float] = field(init=False, repr=False)
     _rows: list[Row] = field(init=False, repr=False)
@@ -183,6 +185,8 @@ class Profile:
         """
         if flops <= 0 or bandwidth <= 0:
             raise ValueError(f"flops and bandwidth must be > 0, got {flops} and {bandwidth}")
+        if self.communication is not None:  # links stay as they are
+            return self._alone().scaled(flops, bandwidth).grouped(self.communication)
         old, new = self.roofline, self.roofline.scaled(flops, bandwidth)
         tokens, rows = np.arange(len(self.dense)), np.arange(len(self.head))
         head = np.maximum(old.head(rows), 1e-300)
@@ -197,6 +201,29 @@ class Profile:
             provenance=f"{self.provenance}; scaled: FLOP/s x {flops:g}, bandwidth x {bandwidth:g}",
         )
 
+    def grouped(self, communication: Communication) -> Profile:
+        """Return the profile of a tensor-parallel group whose ranks are each what this one prices."""
+        return replace(
+            self,
+            dense=self.dense + communication.dense,
+            head=self.head + communication.head,
+            communication=communication,
+            provenance=f"{self.provenance}; {communication.source}",
+        )
+
+    def _alone(self) -> Profile:
+        """Return one rank's profile, without communication."""
+        group = self.communication
+        if group is None:
+            return self
+        return replace(
+            self,
+            dense=self.dense - group.dense,
+            head=self.head - group.head,
+            communication=None,
+            provenance=self.provenance.removesuffix(f"; {group.source}"),
+        )
+
     def overlapped(self) -> Profile:
         """Return the profile of an engine that prepares the next step while the GPU runs this one."""
         return replace(self, overlap=True)
@@ -209,7 +236,13 @@ class Profile:
         """
         generator = np.random.default_rng(0) if rng is None else rng
         factors = np.exp(generator.standard_normal((k, len(self.errors))) * np.array(self.errors))
-        return [self._times(*row) for row in factors.tolist()]
+        if self.communication is None:
+            return [self._times(*row) for row in factors.tolist()]
+        alone, links = self._alone(), np.exp(generator.standard_normal(k) * self.communication.error)
+        return [
+            alone._times(*row).grouped(self.communication.times(factor))
+            for row, factor in zip(factors.tolist(), links.tolist(), strict=True)
+        ]
 
     def _times(self, dense: float, decode: float, prefill: float, host: float) -> Profile:
         return replace(

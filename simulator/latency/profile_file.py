@@ -50,7 +50,12 @@ def shipped_profiles() -> dict[str, Path]:
 def describe_profile(path: Path) -> str:
     """Return one line for a listing: GPU, models, date."""
     file = read_profile(path)
-    return f"{file.text('hardware')}, {file.text('date')}: {', '.join(_section_names(file))}"
+    degrees: dict[str, list[str]] = {}
+    for section in _section_names(file):
+        name, _, tp = section.partition("/tp")
+        degrees.setdefault(name, []).append(tp or "1")
+    models = (f"{name} (TP {', '.join(tps)})" if tps != ["1"] else name for name, tps in degrees.items())
+    return f"{file.text('hardware')}, {file.text('date')}: {', '.join(models)}"
 
 
 def load_profile(source: str | Path, model: str | Model) -> Profile:
@@ -58,12 +63,17 @@ def load_profile(source: str | Path, model: str | Model) -> Profile:
 
     A `Model` is found by its shape, whatever its name; a name must be in the file.
     """
+    return profile_of(read_profile(profile_path_of(source)), model)
+
+
+def profile_path_of(source: str | Path) -> Path:
+    """Return the file of a shipped profile's name or of a path; InputError for what is neither."""
     path = shipped_profiles().get(str(source), Path(source))
     if path.suffix != ".json":
         raise InputError(
             f"profile {str(source)[:80]!r}: not a .json file{suggest(source, shipped_profiles())}"
         )
-    return profile_of(read_profile(path), model)
+    return path
 
 
 def profile_of(file: Section, model: str | Model) -> Profile:
