@@ -77,7 +77,7 @@ def explain(
 
     Example:
 
-        servetwin explain runs/chat-a100-63fb96e7 1234
+        servetwin explain runs/chat-a100-3bb0b00d 1234
     """
     from simulator.config.build import Policies
     from simulator.config.loading import load_scenario
