@@ -14,8 +14,9 @@ sum elsewhere). Left out: unequal KV lengths within a batch (+2-3 %), the sample
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ class Reach(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """Relative standard error of each term's level, for `draws`."""
+    """Relative standard error of each term's level, for `draws`; each a parameter of `_times`."""
 
     dense: float
     decode: float
@@ -201,15 +202,31 @@ class Profile:
         """Return the profile of an engine that prepares the next step while the GPU runs this one."""
         return replace(self, overlap=True)
 
+    @property
+    def error_terms(self) -> dict[str, float]:
+        """Relative standard error of each term's level, by term."""
+        return self.errors._asdict()
+
+    def drawn(self, deviates: Mapping[str, float]) -> Profile:
+        """Return the profile whose terms are off by so many standard errors each.
+
+        A term's factor is log-normal with median 1 if its deviate is normal; 0 leaves it to the bit.
+        """
+        return self._times(
+            **{term: math.exp(deviates[term] * error) for term, error in self.error_terms.items()}
+        )
+
     def draws(self, k: int, rng: np.random.Generator | None = None) -> list[Profile]:
         """Return k profiles that the truth might as well be: each term times a log-normal factor.
 
-        Factors are drawn once per profile, not per step, since a profile's error is common to all
-        candidates that are compared under it.
+        Factors are drawn once per profile, not per step: it is the level of a term that is uncertain. For
+        several candidates under the same draws see `simulator.latency.uncertainty`.
         """
+        if k < 0:
+            raise ValueError(f"k must be >= 0, got {k}")
         generator = np.random.default_rng(0) if rng is None else rng
-        factors = np.exp(generator.standard_normal((k, len(self.errors))) * np.array(self.errors))
-        return [self._times(*row) for row in factors.tolist()]
+        rows = generator.standard_normal((k, len(self.errors))).tolist()
+        return [self.drawn(dict(zip(self.errors._fields, row, strict=True))) for row in rows]
 
     def _times(self, dense: float, decode: float, prefill: float, host: float) -> Profile:
         return replace(
