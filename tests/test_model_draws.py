@@ -319,6 +319,17 @@ def test_a_comparison_shows_intervals_beside_values() -> None:
     assert compare(tiny(), candidates_of([FOUR])).cells()[0][2] == "change"
 
 
+def test_a_notebook_has_the_intervals_as_a_frame() -> None:
+    found = simulator.compare(tiny(), {"a": {}, "b": {"scheduler.batching": "static"}}, n_model_draws=3)
+    row = found.intervals.loc[("b", "p99_ttft_ms")]
+    assert list(row.index) == ["low", "high", "difference_low", "difference_high"]
+    assert 0 < row.difference_low < row.difference_high
+    assert (found.intervals.loc["a", ["difference_low", "difference_high"]] == 0).all(axis=None)
+    assert "in 3 of 3 draws of the model&#x27;s error" in found._repr_html_()
+    with pytest.raises(ConfigError, match="intervals: none were drawn"):
+        _ = simulator.compare(tiny(), {"a": {}}).intervals
+
+
 def test_compare_json_has_every_interval_and_null_for_sampling() -> None:
     servetwin(
         *("compare", "tiny-cpu", "--vary", FOUR, "--set", "latency.kind=roofline", "--model-draws", 4),

@@ -110,6 +110,21 @@ class DrawnComparison:
             },
         }
 
+    def rows(self) -> list[dict[str, float | str | None]]:
+        """Return bounds of value and difference, a row per candidate and metric; None: there are none."""
+        return [
+            {
+                "candidate": name,
+                "metric": metric,
+                "low": found.low,
+                "high": found.high,
+                "difference_low": None if (apart := self.difference(name, metric)) is None else apart.low,
+                "difference_high": None if apart is None else apart.high,
+            }
+            for name in self.runs
+            for metric, found in self.draws.intervals(name).items()
+        ]
+
     def _intervals(self, name: str) -> dict[str, object]:
         ours, theirs = numbers(self.runs[name]), numbers(self.runs[self.baseline])
         found = self.draws.intervals(name)

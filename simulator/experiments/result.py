@@ -177,6 +177,19 @@ class Comparison:
 
         return pd.DataFrame(self._found.rows()).set_index("candidate")
 
+    @cached_property
+    def intervals(self) -> pd.DataFrame:
+        """One row per candidate and metric: model intervals of value and difference to the baseline.
+
+        Every metric that the draws gave; ConfigError without `n_model_draws`.
+        """
+        import pandas as pd
+
+        drawn = self._found.drawn
+        if drawn is None:
+            raise ConfigError("intervals: none were drawn; compare with n_model_draws=20")
+        return pd.DataFrame(drawn.rows()).set_index(["candidate", "metric"])
+
     def plot(self, kind: str = "latency") -> Figure:
         """Draw the candidates over each other: `latency` or `queue`."""
         from simulator.experiments.compare_plots import COMPARE_PLOTS
