@@ -25,6 +25,8 @@ from simulator.experiments.compare import compare as _compare
 from simulator.experiments.diff import diff as _diff
 from simulator.experiments.diff_result import Diff
 from simulator.experiments.judge import judge
+from simulator.experiments.model_draws import checked_draws
+from simulator.experiments.model_interval import add_model_interval, drawable_machine
 from simulator.experiments.progress import ProgressBar
 from simulator.experiments.result import Comparison, Result
 from simulator.experiments.run_folder import load_run as _load_run
@@ -96,21 +98,26 @@ def compare(
     *,
     metric: str | None = None,
     slo: Mapping[str, float] | None = None,
+    n_model_draws: int = 0,
     trust: bool = False,
 ) -> Comparison:
     """Run candidates on the same requests, side by side.
 
     A candidate is a mapping of scenario keys to values, which may be policies of your own, or a batching
-    class or order itself. `slo` maps ttft, tpot, e2el to ms. `trust` loads policy files that the scenario
-    names. ConfigError says what cannot be used.
+    class or order itself. `slo` maps ttft, tpot, e2el to ms. With `n_model_draws` all run again under so many
+    draws of the profile's errors, common to all: metrics and differences get model intervals. `trust` loads
+    policy files that the scenario names. ConfigError says what cannot be used.
     """
     base = load_scenario(scenario)
     if slo is not None:
         limits: dict[str, object] = {"slo.ttft_ms": None, "slo.tpot_ms": None, "slo.e2el_ms": None}
         base = base.with_(**limits | {f"slo.{name}_ms": value for name, value in slo.items()})
-    with ProgressBar(base.name, unit="candidates") as bar:
+    with ProgressBar(base.name, unit="runs" if n_model_draws else "candidates") as bar:
         policies = Policies(trust=trust)
-        return Comparison(_compare(base, candidates, metric=metric, policies=policies, progress=bar))
+        found = _compare(
+            base, candidates, metric=metric, policies=policies, n_model_draws=n_model_draws, progress=bar
+        )
+        return Comparison(found)
 
 
 def replay_cache(
@@ -146,6 +153,7 @@ def simulate(
     profile: str | None = None,
     set: Mapping[str, object] | None = None,
     seed: int | None = None,
+    n_model_draws: int = 0,
     trust: bool = False,
     bottleneck: bool | None = None,
     progress: bool | None = None,
@@ -153,7 +161,8 @@ def simulate(
     """Simulate a scenario and return its result.
 
     A policy is a table entry's name, `file.py:name`, or the function or class itself; `preemption` is
-    recompute, swap or auto. `set` changes any scenario key by its dotted name. `trust` loads policy files
+    recompute, swap or auto. `set` changes any scenario key by its dotted name. `n_model_draws` runs under
+    draws of the profile's errors give each number a model interval. `trust` loads policy files
     that the scenario names by itself. `bottleneck=None` looks for it where the run was quick. ConfigError
     says what cannot be used.
 
@@ -173,10 +182,13 @@ def simulate(
         profile=profile,
         seed=seed,
     )
+    machine = drawable_machine(resolved) if checked_draws(n_model_draws) else None
     with ProgressBar(resolved.name) as bar:
-        run = run_scenario(
-            resolved, policies=policies, workload=workload, progress=None if progress is False else bar
-        )
+        shown = None if progress is False else bar
+        run = run_scenario(resolved, policies=policies, machine=machine, workload=workload, progress=shown)
+    if n_model_draws:
+        with ProgressBar(f"{resolved.name}, model draws", unit="runs") as bar:
+            add_model_interval(run, n_model_draws, progress=None if progress is False else bar)
     judge(run, bottleneck)
     return Result.of(run)
 

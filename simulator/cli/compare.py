@@ -24,6 +24,10 @@ def compare(
     metric: Annotated[
         str | None, typer.Option(help="What decides; attainment if there is an SLO, else output_throughput.")
     ] = None,
+    model_draws: Annotated[
+        int,
+        typer.Option(help="Runs of each under common draws of the profile's errors, for model intervals."),
+    ] = 0,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder.", show_default="runs/compare-NAME-DIGEST")
     ] = None,
@@ -38,19 +42,22 @@ def compare(
         servetwin compare chat-a100 --vary scheduler.batching=static,continuous,prefill_first,chunked
 
         servetwin compare chat-a100 --vary scheduler.max_num_batched_tokens=512,1024,2048 --metric p99_itl_ms
+
+        servetwin compare chat-a100 --vary scheduler.max_num_seqs=64,256 --model-draws 20
     """
     from simulator.experiments.compare import candidates_of, compare
     from simulator.experiments.compare_report import comparison_folder, comparison_text, save_comparison
     from simulator.experiments.progress import ProgressBar
 
     candidates = candidates_of(vary or [])
-    with ProgressBar("compare", unit="candidates") as bar:
+    with ProgressBar("compare", unit="runs" if model_draws else "candidates") as bar:
         found = compare(
             chosen.scenario,
             candidates,
             metric=metric,
             baseline=baseline,
             policies=chosen.policies,
+            n_model_draws=model_draws,
             progress=None if quiet else bar,
         )
     folder = out or comparison_folder(found)

@@ -121,6 +121,7 @@ def check(
     from simulator.config.build_workload import build_workload
     from simulator.config.policies import suspects
     from simulator.config.wrong_policies import blaming
+    from simulator.experiments.model_interval import drawing_words
 
     scenario = chosen.scenario
     machine = build_machine(scenario)
@@ -137,6 +138,7 @@ def check(
         "kv": machine.kv.to_dict(),
         "times": machine.latency.provenance,
         "notes": list(machine.notes),
+        "model_draws": drawing_words(machine.latency),
     }
     if as_json:
         print(json.dumps({"scenario": scenario.to_dict(), **facts}, indent=1))
@@ -147,6 +149,7 @@ def check(
     for note in machine.notes:
         print(f"Note: {note}")
     print(f"Cost: {len(workload):,} requests, {tokens:,} tokens: about {max(0.1, seconds):.1f} s on a laptop")
+    print(facts["model_draws"])
 
 
 def register(app: typer.Typer) -> None:

@@ -31,6 +31,9 @@ def run(
     bottleneck: Annotated[
         bool, typer.Option("--bottleneck", help="Look for the bottleneck even where the run is long.")
     ] = False,
+    model_draws: Annotated[
+        int, typer.Option(help="Runs under draws of the profile's errors, for model intervals; 20 is fair.")
+    ] = 0,
     batching: Annotated[str | None, typer.Option(help="Batching policy, or file.py:Class.")] = None,
     order: Annotated[str | None, typer.Option(help="Waiting order, or file.py:function.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
@@ -45,22 +48,31 @@ def run(
         servetwin run chat-a100 --trace AzureLLMInferenceTrace_conv.csv --slo ttft:500 --slo tpot:50
 
         servetwin run chat-a100 --set scheduler.max_num_batched_tokens=512 --log all
+
+        servetwin run chat-a100 --model-draws 20
     """
     logs = _logs(log)
     from simulator.config.run import run_scenario
     from simulator.experiments.judge import judge
+    from simulator.experiments.model_draws import checked_draws
+    from simulator.experiments.model_interval import add_model_interval, drawable_machine
     from simulator.experiments.progress import ProgressBar
     from simulator.experiments.run_folder import default_folder, save_run, summary_text
 
     scenario = chosen.scenario
     folder = out or default_folder(scenario)
+    machine = drawable_machine(scenario) if checked_draws(model_draws) else None
     with ProgressBar(scenario.name) as bar:
         made = run_scenario(
             scenario,
             policies=chosen.policies,
+            machine=machine,
             decisions="decisions" in logs,
             progress=None if quiet else bar,
         )
+    if model_draws:
+        with ProgressBar(f"{scenario.name}, model draws", unit="runs") as bar:
+            add_model_interval(made, model_draws, progress=None if quiet else bar)
     judge(made, True if bottleneck else None)
     written = save_run(made, folder, logs=logs, report=not no_report)
     if as_json:
@@ -71,6 +83,7 @@ def run(
 
 def outcome(made: Run, written: list[Path]) -> str:
     """Return what `run` prints: block, provenance, notes, verdict, files."""
+    from simulator.experiments.model_interval import interval_text_of
     from simulator.experiments.tenant_tables import tenants_text
     from simulator.experiments.verdict import bottleneck_table
     from simulator.metrics.block import result_block
@@ -99,6 +112,8 @@ def outcome(made: Run, written: list[Path]) -> str:
     lines += [f"Note: {note}" for note in own["notes"]]  # type: ignore[attr-defined]
     if tenants := tenants_text(made.summary):
         lines += ["", tenants]
+    if intervals := interval_text_of(made.summary):
+        lines += ["", intervals]
     bottleneck = own["bottleneck"]
     if isinstance(bottleneck, dict):
         lines += ["", bottleneck_table(bottleneck["rows"])]

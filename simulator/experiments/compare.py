@@ -2,7 +2,8 @@
 
 Every candidate is the base scenario with some keys changed, or with a policy of the user's own. All draw the
 same requests (one random stream a component), so a difference is the candidate's doing and not the luck of
-the draw. One run each: how sure a difference is needs replications, which are not built yet.
+the draw. How far the latency model's error can move a difference is asked with `n_model_draws`. One run each:
+how far other requests can needs replications, which are not built yet.
 """
 
 from __future__ import annotations
@@ -23,22 +24,14 @@ from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
 from simulator.config.tenants import tenant_limits
 from simulator.errors import ConfigError, suggest
+from simulator.experiments.compare_draws import TITLES, DrawnComparison
+from simulator.experiments.metric_cells import COLUMNS, cell, change, lower_is_better, metric_of
+from simulator.experiments.model_draws import ModelDraws, checked_draws, draw_models
+from simulator.latency.uncertainty import error_terms
 from simulator.schedulers import Scheduler
 from simulator.workload.workload import Workload
 
 Candidate = Mapping[str, object] | Callable[..., Any]
-
-COLUMNS: dict[str, str] = {
-    "attainment": "within SLO",
-    "request_goodput": "goodput req/s",
-    "median_ttft_ms": "TTFT p50 ms",
-    "p99_ttft_ms": "TTFT p99 ms",
-    "mean_tpot_ms": "TPOT mean ms",
-    "p99_itl_ms": "ITL p99 ms",
-    "output_throughput": "output tok/s",
-    "num_preemptions": "preempted",
-    "kv_usage_peak": "KV peak",
-}
 
 OTHER_REQUESTS = "The candidates were not sent the same requests: a difference may be the workload's."
 
@@ -50,6 +43,7 @@ class Comparison:
     runs: dict[str, Run]
     metric: str
     baseline: str
+    draws: ModelDraws | None = None  # the same requests under draws of the latency models' errors
 
     @property
     def winner(self) -> str:
@@ -87,23 +81,36 @@ class Comparison:
         ]
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
-        """Return the table as titles and texts: candidate, metric, change against the baseline, the rest."""
+        """Return the table as titles and texts: candidate, metric, change against the baseline, the rest.
+
+        With draws of the models' errors, the metric and its change are followed by their model intervals.
+        """
         base = metric_of(self.runs[self.baseline], self.metric)
         metric, *rest = self.columns.values()
-        rows = []
+        drawn, rows = self.drawn, []
         for name, run in self.runs.items():
             shown, *others = (cell(key, metric_of(run, key)) for key in self.columns)
-            change = _change(self.metric, base, metric_of(run, self.metric))
-            rows.append([name, shown, change, *others])
-        return ["candidate", metric, "change", *rest], rows
+            moved = change(self.metric, base, metric_of(run, self.metric))
+            intervals = [] if drawn is None else drawn.cells(name)
+            rows.append([name, shown, *intervals[:1], moved, *intervals[1:], *others])
+        titles = [] if drawn is None else TITLES
+        return ["candidate", metric, *titles[:1], "change", *titles[1:], *rest], rows
+
+    @property
+    def drawn(self) -> DrawnComparison | None:
+        """What the models' errors leave of it, None if none were drawn."""
+        if self.draws is None:
+            return None
+        return DrawnComparison(self.draws, self.runs, self.baseline, self.metric, self.winner)
 
     def to_dict(self) -> dict[str, object]:
-        return {
+        found: dict[str, object] = {
             "metric": self.metric,
             "baseline": self.baseline,
             "winner": self.winner,
             "candidates": self.rows(),
         }
+        return found if self.drawn is None else found | self.drawn.to_dict(self.rows())
 
     def text(self) -> str:
         """Return the table, and what won."""
@@ -113,7 +120,12 @@ class Comparison:
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
             for row in (titles, *rows)
         ]
-        return "\n".join([*lines, self.outcome(), *([] if self.same_requests else [OTHER_REQUESTS])])
+        return "\n".join([*lines, self.outcome(), *self.certainty()])
+
+    def certainty(self) -> list[str]:
+        """Say what the models' errors and the requests leave of the outcome, a line each."""
+        told = [] if self.drawn is None else self.drawn.words()
+        return [*told, *([] if self.same_requests else [OTHER_REQUESTS])]
 
     def outcome(self) -> str:
         """Say what the changes refer to, who is best, and who is just as good."""
@@ -130,10 +142,12 @@ def compare(
     metric: str | None = None,
     baseline: str | None = None,
     policies: Policies = NO_POLICIES,
+    n_model_draws: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     """Run every candidate on the same requests. A callable candidate is a batching class or an order.
 
+    With `n_model_draws` all run again under so many draws of the latency model's errors, common to all.
     `metric` is any number of the summary; None takes attainment if there is an SLO, else output throughput.
     Policy files that a candidate names are loaded: candidates are the user's own words.
     """
@@ -144,21 +158,32 @@ def compare(
         metric = "attainment" if judged else "output_throughput"
     if baseline is not None and baseline not in candidates:
         raise ConfigError(f"--baseline {baseline!r}: no such candidate{suggest(baseline, candidates)}")
+    total = len(candidates) * (1 + checked_draws(n_model_draws))
     cache = _Shared()
     runs: dict[str, Run] = {}
     for done, (name, candidate) in enumerate(candidates.items()):
         changed, own = _apply(scenario, candidate, policies)
         machine = cache.machine(changed)
+        if n_model_draws:
+            error_terms(machine.latency)  # refused before anything runs
         run = runs[name] = run_scenario(
             changed, policies=own, machine=machine, workload=cache.workload(changed, machine.max_model_len)
         )
         if metric not in run.summary and metric not in run.own:
             raise ConfigError(f"--metric {metric!r:.80}: no such metric{suggest(metric, _metrics(run))}")
         if progress is not None:
-            progress(done + 1, len(candidates))
+            progress(done + 1, total)
     if all(metric_of(run, metric) is None for run in runs.values()):
         raise ConfigError(f"--metric {metric!r:.80}: has no number in any candidate's result")
-    return Comparison(runs, metric, baseline or next(iter(runs)))
+    draws = None
+    if n_model_draws:
+        draws = draw_models(
+            runs,
+            n_model_draws,
+            scenario.seed,
+            progress=None if progress is None else lambda done, _: progress(len(runs) + done, total),
+        )
+    return Comparison(runs, metric, baseline or next(iter(runs)), draws)
 
 
 def candidates_of(vary: Iterable[str]) -> dict[str, dict[str, object]]:
@@ -214,37 +239,5 @@ def _apply(scenario: Scenario, candidate: Candidate, policies: Policies) -> tupl
     return scenario.with_(**changes), replace(policies, **objects, trusted=trusted)
 
 
-def metric_of(run: Run, name: str) -> float | None:
-    """Return a number of the summary, vLLM's keys first, then ours; None if it does not exist."""
-    value = run.summary.get(name, run.own.get(name))
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 def _metrics(run: Run) -> Sequence[str]:
     return [key for key in (*run.summary, *run.own) if metric_of(run, key) is not None]
-
-
-def lower_is_better(metric: str) -> bool:
-    """Say whether less of a metric is better: latencies, preemptions, failures."""
-    good = ("throughput", "goodput", "attainment", "completed", "hit", "output_tokens", "jain")
-    return not any(word in metric for word in good)
-
-
-def cell(key: str, value: float | str | None) -> str:
-    """Return a value of `COLUMNS` as text."""
-    if not isinstance(value, float):
-        return "n/a"
-    if key in ("attainment", "kv_usage_peak"):
-        return f"{100 * value:.1f}%"
-    if key.startswith("jain"):
-        return f"{value:.3f}"
-    whole = value >= 1000 or (value.is_integer() and not key.endswith("_ms"))
-    return f"{value:,.0f}" if whole else f"{value:,.2f}"
-
-
-def _change(metric: str, base: float | None, value: float | None) -> str:
-    if metric == "attainment" and base is not None and value is not None:
-        return f"{100 * (value - base):+.1f} pt"
-    if base is None or value is None or not base:
-        return "" if base == value else "n/a"
-    return f"{100 * (value / base - 1):+.1f}%"

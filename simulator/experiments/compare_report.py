@@ -27,6 +27,11 @@ _HOW = {
     "queue": "The most that waited in each stretch of time.",
 }
 
+DRAWN = (
+    "Model intervals hold what the profile says of its own error, drawn once for all candidates; change "
+    "is taken within each draw. They hold nothing of chance: sampling intervals need replications."
+)
+
 
 def comparison_folder(found: Comparison) -> Path:
     """Return runs/compare-<name>-<digest> for these candidates."""
@@ -42,6 +47,8 @@ def comparison_html(found: Comparison, title: str) -> str:
     lead = f'<h1>{escape(title)}: {len(found.runs)} candidates</h1><p class="verdict">{escape(best)}</p>'
     once = "Every candidate served the same requests, once. A small difference may be chance."
     note = ("note", once) if found.same_requests else ("warning", OTHER_REQUESTS)
+    drawn = [] if found.drawn is None else [*found.drawn.words(), DRAWN]
+    lead += "".join(f'<p class="reason">{escape(line)}</p>' for line in drawn)
     titles, rows = found.cells()
     numbers = [[name, *map(Number, cells)] for name, *cells in rows]
     sections = [

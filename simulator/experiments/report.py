@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 
 from simulator.experiments.latency_plots import latencies
+from simulator.experiments.model_interval import interval_html
 from simulator.experiments.plots import PLOTS
 from simulator.experiments.report_page import (
     Section,
@@ -56,6 +57,8 @@ def build_report(
     for kind, words in (("reason", reason), ("provenance", str(extra.get("provenance") or ""))):
         lead += f'<p class="{kind}">{escape(words)}</p>' if words else ""
     sections = [Section("overview", "Overview", _overview(summary, block, slo))]
+    if intervals := interval_html(summary):
+        sections.append(Section("model-interval", "Model interval", intervals))
     if tenants := tenants_html(summary):
         sections.append(Section("tenants", "Tenants and classes", tenants))
     for anchor, (heading, figures) in FIGURES.items():

@@ -14,6 +14,7 @@ from simulator.errors import ConfigError, SimulatorError, suggest
 from simulator.experiments.compare import Comparison as _Comparison
 from simulator.experiments.explain import Explanation, explain_measured
 from simulator.experiments.explain import explain as _explain
+from simulator.experiments.model_interval import interval_html, interval_text_of
 from simulator.experiments.run_folder import SavedRun, save_run, write_run_report
 from simulator.metrics.block import result_block
 from simulator.metrics.tables import STATUS, RequestTable, StepTable
@@ -138,7 +139,8 @@ class Result:
 
     def __str__(self) -> str:
         own = self._own
-        lines = [result_block(self.summary), own["provenance"], own.get("verdict") or ""]
+        intervals = interval_text_of(self.summary)
+        lines = [result_block(self.summary), own["provenance"], intervals, own.get("verdict") or ""]
         if own.get("unfinished"):
             lines += own["notes"]  # they say why
         return "\n".join(filter(None, lines))
@@ -154,6 +156,7 @@ class Result:
             lead
             + cards_html(key_figures(self.summary, own["slo"]))
             + note
+            + interval_html(self.summary)
             + pre_html(result_block(self.summary))
         )
 
@@ -173,6 +176,19 @@ class Comparison:
         import pandas as pd
 
         return pd.DataFrame(self._found.rows()).set_index("candidate")
+
+    @cached_property
+    def intervals(self) -> pd.DataFrame:
+        """One row per candidate and metric: model intervals of value and difference to the baseline.
+
+        Every metric that the draws gave; ConfigError without `n_model_draws`.
+        """
+        import pandas as pd
+
+        drawn = self._found.drawn
+        if drawn is None:
+            raise ConfigError("intervals: none were drawn; compare with n_model_draws=20")
+        return pd.DataFrame(drawn.rows()).set_index(["candidate", "metric"])
 
     def plot(self, kind: str = "latency") -> Figure:
         """Draw the candidates over each other: `latency` or `queue`."""
@@ -198,7 +214,8 @@ class Comparison:
 
         titles, rows = self._found.cells()
         best = f"<p>Best {escape(self.metric)}: <b>{escape(self.winner)}</b></p>"
-        return best + table_html(titles, rows)
+        certain = "".join(f"<p>{escape(line)}</p>" for line in self._found.certainty())
+        return best + table_html(titles, rows) + certain
 
 
 def _frame(table: RequestTable | StepTable) -> pd.DataFrame:

@@ -29,13 +29,21 @@ def verdict(own: Mapping[str, object], bottleneck: Bottleneck | None) -> str:
             limits += f"{' or ' if limits else ''}their tenant's own limits"
         text = (
             f"SLO {word}: {100 * attainment:.1f} % of {own['injected']:,} requests within {limits}, "
-            f"target {100 * target:g} %."
+            f"target {100 * target:g} %.{_within_error(own)}"
         )
     if bottleneck is None:
         return text
     if bottleneck.name == ARRIVALS:
         return f"{text} Bottleneck: none, {bottleneck.reason.removeprefix('twice of nothing helps: ')}."
     return f"{text} Bottleneck: {bottleneck.name} ({bottleneck.reason})."
+
+
+def _within_error(own: Mapping[str, object]) -> str:
+    """Say whether the verdict holds within the model's error, if that was drawn."""
+    draws = own.get("model_draws")
+    if not isinstance(draws, Mapping) or draws["slo_met"] is None:
+        return ""
+    return f" Met in {draws['slo_met']} of {draws['draws']} draws of the model's error."
 
 
 def bottleneck_table(rows: Iterable[Mapping[str, float]]) -> str:

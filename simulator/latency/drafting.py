@@ -7,6 +7,7 @@ sequence. Left out: sampling the drafts, and the passes' host time, which a serv
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 from simulator.latency.base import Features, Floats, LatencyModel, StepFeatures
 from simulator.latency.estimate import estimate
 from simulator.latency.profile import Host
+from simulator.latency.uncertainty import drawn, error_terms
 from simulator.specs.hardware import Hardware
 from simulator.specs.models import Model
 
 NO_HOST = Host(0.0, 0.0)
+DRAFT = "draft "  # before the name of a draft model's term
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,17 @@ class WithDraftModel:
         return replace(
             self, target=self.target.scaled(flops, bandwidth), draft=self.draft.scaled(flops, bandwidth)
         )
+
+    @property
+    def error_terms(self) -> dict[str, float]:
+        """The target's terms, and the draft model's with a prefix: their errors have nothing in common."""
+        own, theirs = error_terms(self.target), error_terms(self.draft)
+        return own | {f"{DRAFT}{term}": error for term, error in theirs.items()}
+
+    def drawn(self, deviates: Mapping[str, float]) -> WithDraftModel:
+        """Return both models with their terms off by so many standard errors each."""
+        theirs = {term.removeprefix(DRAFT): z for term, z in deviates.items() if term.startswith(DRAFT)}
+        return replace(self, target=drawn(self.target, deviates), draft=drawn(self.draft, theirs))
 
     def overlapped(self) -> WithDraftModel:
         """Return the target with its host time overlapped."""

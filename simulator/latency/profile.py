@@ -14,8 +14,9 @@ sum elsewhere). Left out: unequal KV lengths within a batch (+2-3 %), the sample
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -52,7 +53,7 @@ class Reach(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """Relative standard error of each term's level, for `draws`."""
+    """Relative standard error of each term's level, for `draws`; each a parameter of `_times`."""
 
     dense: float
     decode: float
@@ -228,23 +229,41 @@ class Profile:
         """Return the profile of an engine that prepares the next step while the GPU runs this one."""
         return replace(self, overlap=True)
 
+    @property
+    def error_terms(self) -> dict[str, float]:
+        """Relative standard error of each term's level, by term; `communication` within a group of GPUs."""
+        terms: dict[str, float] = self.errors._asdict()
+        return terms if self.communication is None else terms | {"communication": self.communication.error}
+
+    def drawn(self, deviates: Mapping[str, float]) -> Profile:
+        """Return the profile whose terms are off by so many standard errors each.
+
+        A term's factor is log-normal with median 1 if its deviate is normal; 0 leaves it to the bit.
+        """
+        return self._times(
+            **{term: math.exp(deviates[term] * error) for term, error in self.error_terms.items()}
+        )
+
     def draws(self, k: int, rng: np.random.Generator | None = None) -> list[Profile]:
         """Return k profiles that the truth might as well be: each term times a log-normal factor.
 
-        Factors are drawn once per profile, not per step, since a profile's error is common to all
-        candidates that are compared under it.
+        Factors are drawn once per profile, not per step: it is the level of a term that is uncertain. For
+        several candidates under the same draws see `simulator.latency.uncertainty`.
         """
+        if k < 0:
+            raise ValueError(f"k must be >= 0, got {k}")
         generator = np.random.default_rng(0) if rng is None else rng
-        factors = np.exp(generator.standard_normal((k, len(self.errors))) * np.array(self.errors))
-        if self.communication is None:
-            return [self._times(*row) for row in factors.tolist()]
-        alone, links = self._alone(), np.exp(generator.standard_normal(k) * self.communication.error)
-        return [
-            alone._times(*row).grouped(self.communication.times(factor))
-            for row, factor in zip(factors.tolist(), links.tolist(), strict=True)
-        ]
+        terms, own = self.error_terms, len(self.errors)
+        drawn = [generator.standard_normal((k, n)) for n in (own, len(terms) - own)]
+        rows = np.concatenate(drawn, axis=1).tolist()  # what a group adds changes no other term's draws
+        return [self.drawn(dict(zip(terms, row, strict=True))) for row in rows]
 
-    def _times(self, dense: float, decode: float, prefill: float, host: float) -> Profile:
+    def _times(
+        self, dense: float, decode: float, prefill: float, host: float, communication: float = 1.0
+    ) -> Profile:
+        if self.communication is not None:
+            alone = self._alone()._times(dense, decode, prefill, host)
+            return alone.grouped(self.communication.times(communication))
         return replace(
             self,
             dense=self.dense * dense,

@@ -1,0 +1,159 @@
+"""How far a profile's own error can move a result: the same requests under many models that may be true.
+
+Each draw takes every term of the latency model by a factor from the term's stated error, and serves the
+run's requests again. Policies that ask for step times get the profile's, as they would on a server: what a
+draw changes is the truth, not what is known of it. Draw i is the same for every candidate whose times come
+from the same source, so an error that candidates share cancels in their difference; two sources (two GPUs,
+two profiles, a profile and an estimate) err independently.
+Left out: everything that is no error of a term's level, as docs/limits.md lists it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from simulator.config.build import Machine, Policies, profile_path
+from simulator.config.run import Run, run_scenario
+from simulator.config.scenario import Scenario
+from simulator.errors import ConfigError
+from simulator.experiments.intervals import METHOD, Interval, interval_of
+from simulator.latency.uncertainty import draw_deviates, drawn, error_terms
+from simulator.workload.workload import Workload
+
+MIN_DRAWS = 2  # one value spans nothing
+FEW_STEPS = 60_000
+"""So many steps in all take some two seconds: less than worker processes need to start."""
+
+SETTINGS = {
+    *("num_prompts", "request_rate", "burstiness", "max_concurrency", "rtfx", "seed", "profile_error"),
+    *("attainment_target", "injected", "block_size", "num_gpu_blocks", "usable_blocks"),
+}
+"""Numbers of a summary that are asked for, not found out."""
+
+Values = dict[str, float]
+"""A run's metrics by name; what has no value is absent."""
+
+
+class Job(NamedTuple):
+    """One run under one draw; it travels to a worker process."""
+
+    scenario: Scenario
+    policies: Policies
+    machine: Machine
+    workload: Workload
+    deviates: dict[str, float]
+
+
+@dataclass(frozen=True)
+class ModelDraws:
+    """Metrics of several candidates under the same draws: `values[candidate][i]` is what draw i gave."""
+
+    num_draws: int
+    seed: int
+    errors: dict[str, dict[str, float]]  # relative standard errors by term, for each source of times
+    sources: dict[str, str]  # candidate to source
+    values: dict[str, list[Values]]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what was drawn and how intervals come of it, as JSON."""
+        return {
+            "draws": self.num_draws,
+            "seed": self.seed,
+            "quantile_method": METHOD,
+            "errors": self.errors,
+        }
+
+    def interval(self, candidate: str, metric: str) -> Interval | None:
+        """Return the model interval of a metric, over the draws in which it has a value."""
+        return interval_of(values[metric] for values in self.values[candidate] if metric in values)
+
+    def intervals(self, candidate: str) -> dict[str, Interval]:
+        """Return the model interval of every metric that has one."""
+        names = dict.fromkeys(name for values in self.values[candidate] for name in values)
+        found = {name: self.interval(candidate, name) for name in names}
+        return {name: each for name, each in found.items() if each is not None}
+
+    def pairs(self, candidate: str, baseline: str, metric: str) -> list[tuple[float, float]]:
+        """Return a metric of two candidates in each draw in which both have it."""
+        both = zip(self.values[candidate], self.values[baseline], strict=True)
+        return [
+            (ours[metric], theirs[metric]) for ours, theirs in both if metric in ours and metric in theirs
+        ]
+
+
+def checked_draws(k: int) -> int:
+    """Return k if so many draws can be made, 0 for none; ConfigError else."""
+    if isinstance(k, bool) or not isinstance(k, int) or not (k == 0 or k >= MIN_DRAWS):
+        raise ConfigError(f"n_model_draws (--model-draws): must be 0 or at least {MIN_DRAWS}, got {k!r:.40}")
+    return k
+
+
+def draw_models(
+    runs: Mapping[str, Run],
+    k: int,
+    seed: int,
+    *,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ModelDraws:
+    """Serve every run's requests again under k draws of its latency model's errors.
+
+    `workers` are processes, None as many as there are cores if that is worth their start; the result does
+    not depend on it. ConfigError for a latency model that states no errors.
+    """
+    sources = {name: source_of(run) for name, run in runs.items()}
+    errors: dict[str, dict[str, float]] = {}
+    jobs = []
+    for name, run in runs.items():
+        terms = error_terms(run.machine.latency)
+        errors.setdefault(sources[name], {}).update(terms)
+        for deviates in draw_deviates(terms, k, seed, sources[name]):
+            jobs.append(Job(run.scenario, run.policies, run.machine, run.workload, deviates))
+    if workers is None:
+        workers = 1 if k * sum(len(run.steps) for run in runs.values()) <= FEW_STEPS else -1
+    found = _served(jobs, workers, progress)
+    values = {name: found[i * k : (i + 1) * k] for i, name in enumerate(runs)}
+    return ModelDraws(k, seed, errors, sources, values)
+
+
+def source_of(run: Run) -> str:
+    """Name where a run's step times come from; runs with the same source share its error."""
+    path = profile_path(run.scenario, run.machine)
+    gpu = run.machine.hardware.name
+    return f"estimate for {gpu}" if path is None else f"{path.name} on {gpu}"
+
+
+def numbers(run: Run) -> Values:
+    """Return every number of a run's summary that the run found out, vLLM's keys and ours."""
+    both = {**run.own, **run.summary}
+    return {
+        name: float(value)
+        for name, value in both.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in SETTINGS
+    }
+
+
+def serve_drawn(job: Job) -> Values:
+    """Run a scenario whose steps take what one draw says, and return its metrics."""
+    return numbers(
+        run_scenario(
+            job.scenario,
+            policies=job.policies,
+            machine=job.machine,
+            workload=job.workload,
+            latency=drawn(job.machine.latency, job.deviates),
+        )
+    )
+
+
+def _served(jobs: list[Job], workers: int, progress: Callable[[int, int], None] | None) -> list[Values]:
+    from joblib import Parallel, delayed
+
+    found = []
+    for values in Parallel(n_jobs=workers, return_as="generator")(delayed(serve_drawn)(job) for job in jobs):
+        found.append(values)
+        if progress is not None:
+            progress(len(found), len(jobs))
+    return found
