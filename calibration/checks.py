@@ -22,7 +22,7 @@ HEAD_DIM = 128  # of every attention row that the adapters pass
 DEVICES = {
     "a100-80gb-sxm": ("A100-SXM4-80GB", "a100"),
     "h100-80gb-sxm": ("H100 80GB HBM3",),
-    "h200": ("H200",),
+    "h200": ("NVIDIA H200",),
 }
 
 

@@ -12,7 +12,7 @@ from calibration.checks import Checked, check
 from calibration.fit import ModelFit, fit
 from calibration.timings import FITTED, Timing, read_timings_csv
 from calibration.vidur import read_vidur
-from calibration.write import ACCURACY, profile_json
+from calibration.write import ACCURACY, ASSUMED, HostTerms, profile_json
 from simulator.errors import ConfigError, InputError, SimulatorError, suggest
 from simulator.latency.checked_json import Section
 from simulator.latency.profile_file import profile_of
@@ -23,7 +23,12 @@ MODELS = ("llama-2-7b", "llama-3-8b", "llama-3.1-8b", "qwen2.5-7b")
 
 
 def run_fit(
-    paths: Sequence[Path], out: Path, hardware: str, models: Sequence[str], source: Sequence[str]
+    paths: Sequence[Path],
+    out: Path,
+    hardware: str,
+    models: Sequence[str],
+    source: Sequence[str],
+    host: HostTerms = ASSUMED,
 ) -> Iterator[str]:
     """Fit, write the profile, read it back, and yield the lines to print."""
     gpu = get_hardware(hardware)
@@ -36,7 +41,7 @@ def run_fit(
         fits = fit(checked, gpu, wanted, chosen)
     except SimulatorError as error:
         raise type(error)(f"{error}{_beside(unfitted)}") from None
-    text = profile_json(fits, checked, gpu)
+    text = profile_json(fits, checked, gpu, host)
     for fitted in fits:  # hold it to the reader's own rules before it replaces anything
         profile_of(Section(json.loads(text), str(out)), fitted.model)
     try:
