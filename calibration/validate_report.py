@@ -29,11 +29,14 @@ from simulator.experiments.report_page import (
     page_html,
     table_html,
 )
+from simulator.latency.base import Floats
+from simulator.workload.workload import Ints
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E latency"}
+TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E latency", "queue": "queue time"}
+NAMES = {"running": "running,", "waiting": "waiting,", "kv_cache_pct": "KV use,"}
 UNITS = {"ttft": "s", "tpot": "ms", "e2el": "s"}
 POINTS = "Each point is a request. On the dashed line the simulation took as long as the server did."
 TIMES = "The server's own counts, once a second, and the simulation's, after every step."
@@ -67,7 +70,7 @@ def _verdict(found: list[Validation]) -> str:
 
 def _cards(found: list[Validation]) -> list[Card]:
     last = found[-1]
-    cards = []
+    cards = [Card("worst of fifteen", f"{last.worst:.1%}", note=_label(last))]
     for name in LATENCIES:
         each = last.metrics[f"mean_{name}_ms"]
         note = f"{_seconds(each.simulated)} simulated, {_seconds(each.measured)} measured"
@@ -139,15 +142,15 @@ def request_scatter(found: Validation) -> Figure:
 def over_time(found: Validation) -> Figure:
     """Draw running and waiting requests and KV use of both runs."""
     series, steps = found.measured.series, found.run.steps
-    num_blocks = found.run.machine.kv.num_gpu_blocks
-    rows = [
+    kv_use: Floats = 100.0 * steps.used_blocks / found.run.machine.kv.num_gpu_blocks
+    rows: list[tuple[str, str, str, Floats | Ints, str]] = [
         ("running", "running (requests)", RUNNING, steps.num_running, "%{y:,.0f} requests"),
         ("waiting", "waiting (requests)", WAITING, steps.num_waiting, "%{y:,.0f} requests"),
         (
             "kv_cache_pct",
             "KV use (%)",
             MEMORY,
-            np.asarray(100.0 * steps.used_blocks / num_blocks, dtype=np.float64),
+            kv_use,
             "%{y:.1f} %",
         ),
     ]
@@ -155,8 +158,10 @@ def over_time(found: Validation) -> Figure:
     span = float(max(series["t"].max(), steps.end.max()))
     fig = new_figure(rows=max(len(shown), 1), height=60 + 190 * max(len(shown), 1), span=span)
     for i, (key, title, color, ours, value) in enumerate(shown, 1):
-        add_line(fig, series["t"], series[key], name=f"{key}: measured", color=NEUTRAL, value=value, row=i)
-        add_line(fig, steps.end, ours, name=f"{key}: simulated", color=color, value=value, row=i)
+        add_line(
+            fig, series["t"], series[key], name=f"{NAMES[key]} measured", color=NEUTRAL, value=value, row=i
+        )
+        add_line(fig, steps.end, ours, name=f"{NAMES[key]} simulated", color=color, value=value, row=i)
         fig.update_yaxes(title_text=title, rangemode="tozero", row=i)
     fig.update_layout(legend={"y": 1.02})
     return fig
@@ -170,7 +175,7 @@ def _table(found: list[Validation]) -> str:
         for rank in ("mean", *RANKS):
             each = [one.metrics[f"{rank}_{name}_ms"] for one in found]
             errors = [Number("–") if e.error is None else Number(f"{e.error:+.2%}") for e in each]
-            rows.append([f"{rank} {name.upper()}", each[0].measured, *(e.simulated for e in each), *errors])
+            rows.append([f"{rank} {TITLES[name]}", each[0].measured, *(e.simulated for e in each), *errors])
     return table_html(headers, rows)
 
 
