@@ -64,13 +64,8 @@ def fit_layers(timings: Sequence[Timing], hardware: Hardware, model: Model) -> L
     at, once = _table(by_op["embedding"], "m")
     once = np.interp(tokens, at, once)
     layer = monotone(dense + (once - roofline.once(tokens)) / model.num_layers)
-    head_rows, head = _table(by_op["head"], "batch")
-    notes = [f"every term: {dense_rows[0].source}", "head and sampler by sampled rows"]
-    if "sampler" in by_op:
-        sampled, seconds = _table(by_op["sampler"], "batch")
-        head = head + np.interp(head_rows, sampled, seconds)
-    else:
-        notes[-1] = "no sampler rows: sampling is in the host's share"
+    head_rows, head, sampling = _head(by_op)
+    notes = [f"every term: {dense_rows[0].source}", sampling]
     decode = decode_grid(by_op["decode_attention"], roofline)
     notes += [f"decode outliers left out: {'; '.join(decode.outliers)}"] if decode.outliers else []
     prefill = by_op["prefill_attention"]
@@ -88,7 +83,7 @@ def fit_layers(timings: Sequence[Timing], hardware: Hardware, model: Model) -> L
         dense,
         once,
         head_rows,
-        monotone(head),
+        head,
         decode,
         fit_prefill(prefill, roofline),
         prefill,
@@ -98,6 +93,15 @@ def fit_layers(timings: Sequence[Timing], hardware: Hardware, model: Model) -> L
         rejected,
         notes,
     )
+
+
+def _head(by_op: dict[str, list[Timing]]) -> tuple[Floats, Floats, str]:
+    """Return sampled rows, seconds of the head with the sampler, and a note on what they hold."""
+    rows, head = _table(by_op["head"], "batch")
+    if "sampler" not in by_op:
+        return rows, monotone(head), "no sampler rows: sampling is in the host's share"
+    sampled, seconds = _table(by_op["sampler"], "batch")
+    return rows, monotone(head + np.interp(rows, sampled, seconds)), "head and sampler by sampled rows"
 
 
 def _table(rows: Sequence[Timing], key: str) -> tuple[Floats, Floats]:
