@@ -21,7 +21,7 @@ from calibration.validate import (
     validate,
     with_constant,
 )
-from calibration.validate_command import validation_json
+from calibration.validate_command import run_validate, validation_json
 from calibration.validate_report import validation_html
 from simulator.config.run import run_scenario
 from simulator.errors import ConfigError, InputError
@@ -200,6 +200,7 @@ def test_the_command_prints_json_writes_the_page_and_fails_over_the_limit(tmp_pa
     assert printed == json.loads((out / "validation.json").read_text())
     assert (out / "validate.html").stat().st_size > 1e5
     assert "worst of the fifteen" in done.err
+    assert done.err.count("worst of the fifteen") == 1
     done = calibrate("validate", "rtx4090", "--measured", tmp_path / "none")
     assert "none" in done.complaint
 
@@ -218,6 +219,13 @@ def test_every_figure_of_the_4090_run_is_within_a_percent_and_a_half_with_nothin
     assert found.worst == pytest.approx(0.011, abs=0.002)
     assert found.worst < 0.015
     assert found.metrics["peak_kv_use_percent"].simulated == pytest.approx(100, abs=0.5)
+
+
+def test_a_constant_is_not_fitted_where_steps_are_long_enough(shared_data: Path) -> None:
+    path = shared_data / "measured" / RUNS["rtx4090"]
+    (only,) = run_validate("rtx4090", path, trace=shared_data / TRACE, fit_constant=True)
+    assert only.constant == 0
+    assert any("no constant was fitted" in note for note in only.notes)
 
 
 def test_the_pro_6000_run_tells_additive_attention_from_measured(shared_data: Path) -> None:
