@@ -35,7 +35,7 @@ bench: $(VENV)/.dev
 # Refit the shipped profiles from a folder of public kernel timings: make profiles KERNELS=dir
 profiles: $(VENV)/.dev
 	@test -n "$(KERNELS)" || { echo "name the folder of kernel timings: make profiles KERNELS=dir" >&2; exit 2; }
-	$(BIN)/servetwin calibrate fit "$(KERNELS)" -o simulator/profiles/a100-80gb-sxm.json
+	$(BIN)/python -m calibration.shipped "$(KERNELS)"
 
 $(VENV)/.python:
 	@test -n "$(PYTHON)" || { echo "servetwin needs Python 3.11 or newer; none was found" >&2; exit 2; }

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from calibration.aiconfigurator import read_aiconfigurator
+from calibration.aiconfigurator import parquet_columns, read_aiconfigurator
 from calibration.all_reduce_tables import is_all_reduces, read_all_reduces
 from calibration.checks import Checked, check
 from calibration.fit import ModelFit, choose, fit
 from calibration.fit_all_reduce import AllReduceFit, fit_all_reduces
+from calibration.layers_command import has_layers, run_layers_fit
+from calibration.llmservingsim import is_llmservingsim, read_llmservingsim
+from calibration.profile_out import write_profile
 from calibration.timings import FITTED, Timing, read_timings_csv
 from calibration.vidur import read_vidur
-from calibration.write import ACCURACY, profile_json
+from calibration.write import ACCURACY, ASSUMED, HostTerms, profile_json
 from simulator.errors import ConfigError, InputError, SimulatorError, suggest
-from simulator.latency.checked_json import Section
-from simulator.latency.profile_file import profile_of
 from simulator.specs.hardware import get_hardware
 from simulator.specs.models import Model
 from simulator.specs.ranks import rank_of
@@ -28,27 +28,29 @@ GROUP_MODELS = ("llama-2-70b", "llama-3.1-70b")  # too large for one GPU
 
 
 def run_fit(
-    paths: Sequence[Path], out: Path, hardware: str, models: Sequence[str], source: Sequence[str]
+    paths: Sequence[Path],
+    out: Path,
+    hardware: str,
+    models: Sequence[str],
+    source: Sequence[str],
+    host: HostTerms = ASSUMED,
 ) -> Iterator[str]:
     """Fit, write the profile, read it back, and yield the lines to print."""
     gpu = get_hardware(hardware)
     chosen = _chosen(source)
     skipped: list[str] = []
     unfitted: Counter[str] = Counter()
+    every = list(read_all(paths, skipped))
+    if has_layers(every, gpu):
+        yield from run_layers_fit(every, paths, out, gpu, models, None if host is ASSUMED else host)
+        return
     try:
-        checked = check(only_fitted(read_all(paths, skipped), unfitted), gpu)
+        checked = check(only_fitted(every, unfitted), gpu)
         groups = _groups(checked, chosen)
         fits = fit(checked, gpu, _wanted(models, [each.fitted.gpus for each in groups]), chosen)
     except SimulatorError as error:
         raise type(error)(f"{error}{_beside(unfitted)}") from None
-    text = profile_json(fits, checked, gpu, groups)
-    for fitted in fits:  # hold it to the reader's own rules before it replaces anything
-        profile_of(Section(json.loads(text), str(out)), fitted.model)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written: {error.strerror}") from None
+    write_profile(profile_json(fits, checked, gpu, host, groups), out, [fitted.model for fitted in fits])
     yield from report(fits, checked, skipped)
     for group in groups:
         others = "".join(f"; {value:+.0%} against {name}" for name, value in group.opinions.items())
@@ -120,9 +122,10 @@ def read_all(paths: Sequence[Path], skipped: list[str]) -> Iterator[Timing]:
 
 
 def read_file(path: Path) -> Iterator[Timing]:
-    """Read one file by what it is: parquet, Vidur's columns, or servetwin's own."""
+    """Read one file by what it is: a peer's columns, or servetwin's own."""
     if path.suffix == ".parquet":
-        return read_aiconfigurator(path)
+        tables = is_llmservingsim(parquet_columns(path))
+        return read_llmservingsim(path) if tables else read_aiconfigurator(path)
     if path.suffix != ".csv":
         raise InputError(f"{path}: timings are .csv or .parquet files")
     try:
@@ -132,6 +135,8 @@ def read_file(path: Path) -> Iterator[Timing]:
         raise InputError(f"{path}: cannot be read: {error}") from None
     if is_all_reduces(header):
         return read_all_reduces(path)
+    if is_llmservingsim(header.strip().split(",")):
+        return read_llmservingsim(path)
     return read_vidur(path) if "time_stats." in header else read_timings_csv(path)
 
 

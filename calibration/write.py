@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,10 +27,23 @@ ACCURACY = "public sources disagree by 7-20 % about the same GPU: no better than
 SOURCE_DISAGREEMENT = (
     0.10  # relative; AIConfigurator against Vidur on the same shapes, latency model section 1
 )
-HOST_ERROR = 0.3  # relative; an assumption about an assumption
-HOST_SOURCE = (
+
+
+class HostTerms(NamedTuple):
+    """What the CPU adds to a step, in seconds, and where that is from."""
+
+    per_step: float
+    per_seq: float
+    kind: str  # assumed | fitted | tuned
+    source: str
+    relative_error: float = 0.3  # an assumption about an assumption
+
+
+ASSUMED = HostTerms(
+    *ASSUMED_HOST,
+    "assumed",
     "assumed, not measured: 1.5 ms a step gives the 75-80 tok/s that vLLM users report for one stream; "
-    "4.4 us a sequence is BLIS's constant trained on vLLM (quoted)"
+    "4.4 us a sequence is BLIS's constant trained on vLLM (quoted)",
 )
 KNOWN = {  # engine prefix of a row's source: repository, commit, licence
     "vidur": (vidur.REPO, vidur.COMMIT, vidur.LICENCE),
@@ -38,7 +52,11 @@ KNOWN = {  # engine prefix of a row's source: repository, commit, licence
 
 
 def profile_json(
-    fits: Sequence[ModelFit], checked: Checked, hardware: Hardware, groups: Sequence[AllReduceFit] = ()
+    fits: Sequence[ModelFit],
+    checked: Checked,
+    hardware: Hardware,
+    host: HostTerms = ASSUMED,
+    groups: Sequence[AllReduceFit] = (),
 ) -> str:
     """Return the whole file. Models of equal shape share one section, through `aliases`."""
     roofline = fits[0].roofline
@@ -71,13 +89,7 @@ def profile_json(
             for name, value in roofline.efficiency._asdict().items()
             if name.startswith(("gemm", "compute", "bandwidth", "sharpness", "elementwise"))
         },
-        "host": {
-            "per_step_us": round(ASSUMED_HOST.per_step * 1e6, 3),
-            "per_seq_us": round(ASSUMED_HOST.per_seq * 1e6, 3),
-            "relative_error": HOST_ERROR,
-            "kind": "assumed",
-            "source": HOST_SOURCE,
-        },
+        "host": host_json(host),
         "graphs": {"sizes": graph_sizes(), "eager_us": 0.0, "source": "vLLM V1 capture sizes up to 512"},
         **(
             {"all_reduce": {str(group.fitted.gpus): _all_reduce(group) for group in groups}} if groups else {}
@@ -85,7 +97,18 @@ def profile_json(
         "aliases": aliases,
         "models": models,
     }
-    return _layout(profile) + "\n"
+    return layout(profile) + "\n"
+
+
+def host_json(host: HostTerms) -> Json:
+    """Return the host terms as a profile holds them."""
+    return {
+        "per_step_us": round(host.per_step * 1e6, 3),
+        "per_seq_us": round(host.per_seq * 1e6, 3),
+        "relative_error": host.relative_error,
+        "kind": host.kind,
+        "source": host.source,
+    }
 
 
 def _all_reduce(group: AllReduceFit) -> Json:
@@ -155,13 +178,13 @@ def _us(seconds: Floats) -> list[float]:
     return [round(value * 1e6, 2) for value in seconds.tolist()]
 
 
-def _layout(value: object, indent: str = "") -> str:
+def layout(value: object, indent: str = "") -> str:
     """Return JSON with objects and lists of lists over several lines, and lists of numbers on one."""
     deeper = indent + " "
     if isinstance(value, dict) and value:
-        parts = [f"{json.dumps(key)}: {_layout(item, deeper)}" for key, item in value.items()]
+        parts = [f"{json.dumps(key)}: {layout(item, deeper)}" for key, item in value.items()]
         return "{\n" + ",\n".join(deeper + part for part in parts) + f"\n{indent}}}"
     if isinstance(value, list) and any(isinstance(item, dict | list | str) for item in value):
-        parts = [_layout(item, deeper) for item in value]
+        parts = [layout(item, deeper) for item in value]
         return "[\n" + ",\n".join(deeper + part for part in parts) + f"\n{indent}]"
     return json.dumps(value)
