@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from calibration.aiconfigurator import read_aiconfigurator
 from calibration.checks import Checked, check
+from calibration.engine_command import run_engine_fit
 from calibration.fit import ModelFit, fit
+from calibration.profile_out import write_profile
 from calibration.timings import FITTED, Timing, read_timings_csv
 from calibration.vidur import read_vidur
 from calibration.write import ACCURACY, profile_json
 from simulator.errors import ConfigError, InputError, SimulatorError, suggest
-from simulator.latency.checked_json import Section
-from simulator.latency.profile_file import profile_of
 from simulator.specs.hardware import get_hardware
 from simulator.specs.shipped_models import get_model
 
@@ -31,19 +30,16 @@ def run_fit(
     chosen = _chosen(source)
     skipped: list[str] = []
     unfitted: Counter[str] = Counter()
+    every = list(read_all(paths, skipped))
+    if any(t.op == "dense" for t in every):
+        yield from run_engine_fit(every, paths, out, gpu, [get_model(name) for name in models], chosen)
+        return
     try:
-        checked = check(only_fitted(read_all(paths, skipped), unfitted), gpu)
+        checked = check(only_fitted(every, unfitted), gpu)
         fits = fit(checked, gpu, wanted, chosen)
     except SimulatorError as error:
         raise type(error)(f"{error}{_beside(unfitted)}") from None
-    text = profile_json(fits, checked, gpu)
-    for fitted in fits:  # hold it to the reader's own rules before it replaces anything
-        profile_of(Section(json.loads(text), str(out)), fitted.model)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written: {error.strerror}") from None
+    write_profile(profile_json(fits, checked, gpu), out, [fitted.model for fitted in fits])
     yield from report(fits, checked, skipped)
     if unfitted:
         yield f"  left out{_beside(unfitted)}"
@@ -61,14 +57,14 @@ def only_fitted(timings: Iterable[Timing], unfitted: Counter[str]) -> Iterator[T
 
 def _beside(unfitted: Counter[str]) -> str:
     rows = ", ".join(f"{count} {op}" for op, count in sorted(unfitted.items()))
-    return f"; rows of other operations, which no fit reads yet: {rows}" if rows else ""
+    return f"; rows of other operations, fitted only beside dense rows: {rows}" if rows else ""
 
 
 def _chosen(source: Sequence[str]) -> dict[str, str]:
     chosen: dict[str, str] = {}
     for text in source:
         op, _, name = text.partition("=")
-        if op not in FITTED or not name:
+        if op not in (*FITTED, "dense") or not name:
             raise ConfigError(f"--source {text[:60]!r}: give OPERATION=SOURCE{suggest(op, FITTED)}")
         chosen[op] = name.strip().lower()
     return chosen

@@ -79,7 +79,7 @@ def profile_json(fits: Sequence[ModelFit], checked: Checked, hardware: Hardware)
         "aliases": aliases,
         "models": models,
     }
-    return _layout(profile) + "\n"
+    return layout(profile) + "\n"
 
 
 def _sources(checked: Checked, fits: Sequence[ModelFit]) -> list[Json]:
@@ -134,13 +134,13 @@ def _us(seconds: Floats) -> list[float]:
     return [round(value * 1e6, 2) for value in seconds.tolist()]
 
 
-def _layout(value: object, indent: str = "") -> str:
+def layout(value: object, indent: str = "") -> str:
     """Return JSON with objects and lists of lists over several lines, and lists of numbers on one."""
     deeper = indent + " "
     if isinstance(value, dict) and value:
-        parts = [f"{json.dumps(key)}: {_layout(item, deeper)}" for key, item in value.items()]
+        parts = [f"{json.dumps(key)}: {layout(item, deeper)}" for key, item in value.items()]
         return "{\n" + ",\n".join(deeper + part for part in parts) + f"\n{indent}}}"
     if isinstance(value, list) and any(isinstance(item, dict | list | str) for item in value):
-        parts = [_layout(item, deeper) for item in value]
+        parts = [layout(item, deeper) for item in value]
         return "[\n" + ",\n".join(deeper + part for part in parts) + f"\n{indent}]"
     return json.dumps(value)
