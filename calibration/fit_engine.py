@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibration.engine_timings import EngineRows, peaks_of, whole
+from calibration.engine_timings import EngineRows, element_size, peaks_of, whole
 from calibration.fit_attention import Grid, PrefillLine, decode_grid, prefill_sums
 from calibration.fit_dense import monotone
 from calibration.timings import HOST, Timing
@@ -83,7 +83,7 @@ def fit_engine(rows: EngineRows, hardware: Hardware, model: Model) -> EngineFit:
     tokens = np.array([float(t.m) for t in dense])
     layer = monotone(np.array([(t.seconds - t.fixed) / model.num_layers for t in dense]))
     once = (dense[0].fixed - per_token * dense[0].m, per_token)
-    roofline = _roofline(tokens, layer, hardware, model)
+    roofline = _roofline(tokens, layer, hardware, model, rows.source)
     attention = {op: per_layer(rows, op, model) for op in ("decode_attention", "prefill_attention")}
     host = _host(rows, notes)
     head_rows, head = _head(rows)
@@ -122,12 +122,12 @@ def _slope(rows: Sequence[Timing]) -> float:
     return max(float(np.polyfit(m, seconds, 1, w=1 / seconds)[0]), 0.0)
 
 
-def _roofline(tokens: Floats, layer: Floats, hardware: Hardware, model: Model) -> Roofline:
+def _roofline(tokens: Floats, layer: Floats, hardware: Hardware, model: Model, source: str) -> Roofline:
     """Fit the soft-max roofline's numbers to one layer, for sizes beyond the measured ones."""
     from scipy.optimize import least_squares
 
     flops, bandwidth = peaks_of(hardware)
-    size = 4.0 if hardware.name.startswith("cpu") else 2.0
+    size = element_size(source)
     start = Roofline(flops, bandwidth, model, size, size)
 
     def at(logs: Floats) -> Roofline:
