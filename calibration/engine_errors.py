@@ -61,11 +61,11 @@ def compare_steps(fit: EngineFit, profile: Profile) -> list[Compared]:
     for op in ("step", "graph_step"):
         for t in fit.rows.of(op):
             term = op if op != "step" else "decode step" if not t.tokens else "mixed step"
-            found.append(Compared(term, _words(t), t.seconds, profile.step_time(features(t))))
+            found.append(Compared(term, words(t), t.seconds, profile.step_time(features(t))))
     layers = fit.model.num_layers
     for op in ("mixed_attention", "skewed_attention"):
         for t in whole(fit.rows.of(op), fit.rows.settings, layers):
-            found.append(Compared(op, _words(t), t.seconds, _attention(profile, features(t))))
+            found.append(Compared(op, words(t), t.seconds, _attention(profile, features(t))))
     return found
 
 
@@ -92,7 +92,7 @@ def _attention(profile: Profile, step: StepFeatures) -> float:
     return profile.step_time(step) - profile.step_time(bare)
 
 
-def _words(t: Timing) -> str:
+def words(t: Timing) -> str:
     decodes = f"{t.batch} x {t.kv}" if t.batch else ""
     chunks = f"{t.chunks} chunks of {t.tokens} after {t.prefix}" if t.chunks else ""
     return " + ".join(part for part in (decodes, chunks) if part)

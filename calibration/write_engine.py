@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from calibration.engine_errors import Compared, TermError, compare_steps, compare_terms, summarise
+from calibration.engine_mixed import compare_mixed, mixed_grid
 from calibration.engine_timings import element_size
 from calibration.fit_engine import UNPADDED, EngineFit, HostLine
 from calibration.write import Json, layout
@@ -23,7 +24,7 @@ def engine_profile(fit: EngineFit) -> tuple[str, list[Compared], dict[str, TermE
     """Return the profile's text, all that was held out beside its prediction, and the errors by term."""
     bare = fit._replace(host=NO_HOST, sizes=list(UNPADDED))  # a step of the bench is not padded
     draft = profile_of(Section(json.loads(_text(bare, {})), f"fit of {fit.model.name}"), fit.model)
-    compared = [*compare_terms(fit), *compare_steps(fit, draft)]
+    compared = [*compare_terms(fit), *compare_mixed(fit), *compare_steps(fit, draft)]
     errors = summarise(compared)
     return _text(fit, errors), compared, errors
 
@@ -139,12 +140,34 @@ def _model(fit: EngineFit, errors: Mapping[str, TermError]) -> Json:
             "longest": fit.longest_prefill,
             **{f"{name}_us": float(f"{value * 1e6:.5g}") for name, value in fit.prefill._asdict().items()},
         },
+        **_mixed(fit),
+    }
+
+
+def _mixed(fit: EngineFit) -> Json:
+    """Return the grid of mixed steps under the profile's key, or nothing."""
+    grid = mixed_grid(fit)
+    if grid is None:
+        return {}
+    names = ("constant", "per_token", "per_work", "per_decode", "per_kv")
+    plane = {f"{name}_us": float(f"{value * 1e6:.5g}") for name, value in zip(names, grid.plane, strict=True)}
+    axes = {name: getattr(grid, name) for name in ("chunk", "prefix", "decodes", "kv")}
+    rows = grid.seconds.reshape(-1, len(grid.kv))
+    form = {**plane, "per_longest_us": 0.0, "power": 1.0}
+    return {
+        "mixed_attention": {
+            **axes,
+            "shared_us": _us(grid.shared),
+            "us": [_list(row) for row in rows],
+            "form": form,
+        }
     }
 
 
 def _held_out(errors: Mapping[str, TermError]) -> Json:
     """Return the errors under the names that a profile is read by; without whole steps the largest term's."""
     names = {"dense": "dense", "decode": "decode attention", "prefill": "prefill attention"}
+    names |= {"mixed": "mixed, joined"} if "mixed, joined" in errors else {}
     terms = {
         name: round(errors[term].mean, 4) if term in errors else UNSETTLED for name, term in names.items()
     }

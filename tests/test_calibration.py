@@ -337,4 +337,4 @@ def test_a_fit_leaves_out_what_it_cannot_use_and_says_so(tmp_path: Path) -> None
     path = tmp_path / "timings.csv"
     path.write_text("\n".join(lines) + "\n")
     told = list(run_fit([path], tmp_path / "p.json", GPU.name, [LLAMA.name], []))
-    assert "  left out; rows of other operations, which no fit reads yet: 1 dense, 1 step" in told
+    assert "  left out; rows of other operations, fitted only beside dense rows: 1 dense, 1 step" in told
