@@ -35,7 +35,7 @@ bench: $(VENV)/.dev
 # Refit the shipped profiles from a folder of public kernel timings: make profiles KERNELS=dir
 profiles: $(VENV)/.dev
 	@test -n "$(KERNELS)" || { echo "name the folder of kernel timings: make profiles KERNELS=dir" >&2; exit 2; }
-	$(BIN)/servetwin calibrate fit "$(KERNELS)" -o simulator/profiles/a100-80gb-sxm.json
+	$(BIN)/python -m calibration.shipped "$(KERNELS)"
 
 # Calibrate the CPU engine here, replay three policies by the clock, compare; 5 to 15 minutes on a quiet machine.
 validate-cpu: $(VENV)/.dev

@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from calibration.aiconfigurator import read_aiconfigurator
+from calibration.aiconfigurator import parquet_columns, read_aiconfigurator
 from calibration.checks import Checked, check
 from calibration.engine_command import run_engine_fit
 from calibration.fit import ModelFit, fit
+from calibration.layers_command import has_layers, run_layers_fit
+from calibration.llmservingsim import is_llmservingsim, read_llmservingsim
 from calibration.profile_out import write_profile
 from calibration.timings import FITTED, Timing, read_timings_csv
 from calibration.vidur import read_vidur
-from calibration.write import ACCURACY, profile_json
+from calibration.write import ACCURACY, ASSUMED, HostTerms, profile_json
 from simulator.errors import ConfigError, InputError, SimulatorError, suggest
 from simulator.specs.hardware import get_hardware
 from simulator.specs.shipped_models import get_model
@@ -22,7 +24,12 @@ MODELS = ("llama-2-7b", "llama-3-8b", "llama-3.1-8b", "qwen2.5-7b")
 
 
 def run_fit(
-    paths: Sequence[Path], out: Path, hardware: str, models: Sequence[str], source: Sequence[str]
+    paths: Sequence[Path],
+    out: Path,
+    hardware: str,
+    models: Sequence[str],
+    source: Sequence[str],
+    host: HostTerms = ASSUMED,
 ) -> Iterator[str]:
     """Fit, write the profile, read it back, and yield the lines to print."""
     gpu = get_hardware(hardware)
@@ -31,7 +38,11 @@ def run_fit(
     skipped: list[str] = []
     unfitted: Counter[str] = Counter()
     every = list(read_all(paths, skipped))
-    if any(t.op == "dense" for t in every):
+    if has_layers(every, gpu):
+        yield from run_layers_fit(every, paths, out, gpu, models, None if host is ASSUMED else host)
+        return
+    ops = {t.op for t in every}
+    if "dense" in ops and "gemm" not in ops:
         yield from run_engine_fit(every, paths, out, gpu, [get_model(name) for name in models], chosen)
         return
     try:
@@ -39,7 +50,7 @@ def run_fit(
         fits = fit(checked, gpu, wanted, chosen)
     except SimulatorError as error:
         raise type(error)(f"{error}{_beside(unfitted)}") from None
-    write_profile(profile_json(fits, checked, gpu), out, [fitted.model for fitted in fits])
+    write_profile(profile_json(fits, checked, gpu, host), out, [fitted.model for fitted in fits])
     yield from report(fits, checked, skipped)
     if unfitted:
         yield f"  left out{_beside(unfitted)}"
@@ -88,9 +99,10 @@ def read_all(paths: Sequence[Path], skipped: list[str]) -> Iterator[Timing]:
 
 
 def read_file(path: Path) -> Iterator[Timing]:
-    """Read one file by what it is: parquet, Vidur's columns, or servetwin's own."""
+    """Read one file by what it is: a peer's columns, or servetwin's own."""
     if path.suffix == ".parquet":
-        return read_aiconfigurator(path)
+        tables = is_llmservingsim(parquet_columns(path))
+        return read_llmservingsim(path) if tables else read_aiconfigurator(path)
     if path.suffix != ".csv":
         raise InputError(f"{path}: timings are .csv or .parquet files")
     try:
@@ -98,6 +110,8 @@ def read_file(path: Path) -> Iterator[Timing]:
             header = file.readline(2**16)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
+    if is_llmservingsim(header.strip().split(",")):
+        return read_llmservingsim(path)
     return read_vidur(path) if "time_stats." in header else read_timings_csv(path)
 
 

@@ -1,7 +1,7 @@
 """How wrong an engine's fit is: each term with the measurement left out, and whole steps never seen.
 
-`step` rows are of no term: they are the figure of the profile. Mixed and skewed batches are not fitted
-either, so they say what adding decode and prefill attention up, and the sum of KV, miss.
+`step` rows are of no term: they are the figure of the profile. Skewed batches are not fitted either, so they
+say what the sum of KV misses; mixed ones are in `engine_mixed`.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ def compare_steps(fit: EngineFit, profile: Profile) -> list[Compared]:
             term = op if op != "step" else "decode step" if not t.tokens else "mixed step"
             found.append(Compared(term, words(t), t.seconds, profile.step_time(features(t))))
     layers = fit.model.num_layers
-    for op in ("mixed_attention", "skewed_attention"):
-        for t in whole(fit.rows.of(op), fit.rows.settings, layers):
-            found.append(Compared(op, words(t), t.seconds, _attention(profile, features(t))))
+    for t in whole(fit.rows.of("skewed_attention"), fit.rows.settings, layers):
+        found.append(Compared("skewed attention", words(t), t.seconds, _attention(profile, features(t))))
     return found
 
 
@@ -93,6 +92,7 @@ def _attention(profile: Profile, step: StepFeatures) -> float:
 
 
 def words(t: Timing) -> str:
+    """Return a row's batch in words."""
     decodes = f"{t.batch} x {t.kv}" if t.batch else ""
     chunks = f"{t.chunks} chunks of {t.tokens} after {t.prefix}" if t.chunks else ""
     return " + ".join(part for part in (decodes, chunks) if part)

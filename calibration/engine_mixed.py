@@ -73,6 +73,8 @@ def compare_mixed(fit: EngineFit) -> list[Compared]:
         for t in rows[fold::FOLDS]:
             value = layers * _joined(*_sums(fit, t), shared)
             found.append(Compared("mixed, joined", words(t), t.seconds, value))
+            added = layers * sum(_sums(fit, t))
+            found.append(Compared("mixed, added", words(t), t.seconds, added))
     return found
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibration.checks import Checked
-from calibration.fit_attention import Grid, decode_grid, fit_prefill, head_tables
+from calibration.fit_attention import Grid, decode_grid, fit_prefill, folded, head_tables
 from calibration.fit_dense import (
     EDGES,
     GemmGrid,
@@ -190,9 +190,11 @@ def _fit_model(
 def _decode(rows: Sequence[Timing], roofline: Roofline, source: str, notes: list[str]) -> Grid:
     """Lay out decode attention, averaging the tables of the nearest heads where the very ones are absent."""
     model = roofline.model
+    rows, factor = folded(rows, model.num_heads, model.num_kv_heads)
     tables = head_tables(rows, model.num_heads, model.num_kv_heads)
     grids = [decode_grid([t for t in rows if (t.heads, t.kv_heads) == heads], roofline) for heads in tables]
-    notes.append(f"decode attention: {source}, heads {_heads(tables)}")
+    read_as = f", batches of {model.num_heads // factor} heads {factor} times as large" if factor > 1 else ""
+    notes.append(f"decode attention: {source}, heads {_heads(tables)}{read_as}")
     outliers = [text for grid in grids for text in grid.outliers]
     if outliers:
         notes.append(f"decode outliers left out: {'; '.join(outliers)}")

@@ -2,6 +2,7 @@
 
 Heads that were not measured come from the nearest tables that were: for grouped queries those with the same
 KV heads and the query heads around, for multi-head attention those with as many KV heads as query heads.
+Where those end below the wanted number, B sequences of 32/32 heads are read as 4 B sequences of 8/8.
 Cells that memory did not allow continue their row at the slope of its last two points, or at the
 roofline's bandwidth if that is slower. Left out: head_dim other than 128, mixed batches (nobody published any
 for A100), prefixes (no public table of this engine has them: the line in query-key pairs is extended to
@@ -23,6 +24,7 @@ from simulator.latency.base import Floats
 from simulator.latency.roofline import Roofline
 
 OUTLIER = 2.0  # a cell this many times above both its neighbours in KV is not believed
+OUTLIER_LAST = 1.25  # nor the last of a row, this many times above its neighbour grown in proportion to KV
 
 
 class Grid(NamedTuple):
@@ -68,6 +70,25 @@ def head_tables(rows: Sequence[Timing], heads: int, kv_heads: int) -> dict[tuple
     }
 
 
+def folded(rows: Sequence[Timing], heads: int, kv_heads: int) -> tuple[list[Timing], int]:
+    """Read multi-head rows that were not measured from larger batches of fewer heads: (B, H) as (f B, H / f).
+
+    Returns the rows with the wanted heads, and f; the rows as they are and 1 where there is no need. A head
+    of a sequence is one unit of work to a decode kernel, whichever sequence it belongs to.
+    """
+    alike = {t.heads for t in rows if t.heads == t.kv_heads}
+    parts = [h for h in alike if h < heads and heads % h == 0]
+    if heads != kv_heads or not parts or max(alike) >= heads:
+        return list(rows), 1
+    factor = heads // max(parts)
+    whole = [
+        t._replace(heads=heads, kv_heads=heads, batch=t.batch // factor)
+        for t in rows
+        if t.heads == t.kv_heads == max(parts) and t.batch % factor == 0
+    ]
+    return whole or list(rows), factor if whole else 1
+
+
 def decode_grid(rows: Sequence[Timing], roofline: Roofline) -> Grid:
     """Lay the decode rows of one head configuration on a grid, cleaned, filled and never falling."""
     batch, kv = (np.array(sorted({getattr(t, f) for t in rows}), dtype=np.float64) for f in ("batch", "kv"))
@@ -75,16 +96,19 @@ def decode_grid(rows: Sequence[Timing], roofline: Roofline) -> Grid:
     for t in rows:
         measured[np.searchsorted(batch, t.batch), np.searchsorted(kv, t.kv)] = t.seconds
     outliers = []
-    for i, j in np.argwhere(_above_neighbours(measured)):
+    for i, j in np.argwhere(_above_neighbours(measured, kv)):
         outliers.append(f"batch {batch[i]:g}, kv {kv[j]:g}: {measured[i, j] * 1e6:.1f} us")
         measured[i, j] = np.nan
     return Grid(batch, kv, measured, fill(batch, kv, measured, roofline), outliers)
 
 
-def _above_neighbours(table: Floats) -> Floats:
+def _above_neighbours(table: Floats, kv: Floats) -> Floats:
     left, right = np.full_like(table, np.nan), np.full_like(table, np.nan)
     left[:, 1:], right[:, :-1] = table[:, :-1], table[:, 1:]
-    return np.asarray(table > OUTLIER * np.fmax(left, right))
+    grown = np.full_like(table, np.nan)
+    grown[:, 1:] = left[:, 1:] * (kv[1:] / kv[:-1])
+    limit = np.where(np.isfinite(right), OUTLIER * np.fmax(left, right), OUTLIER_LAST * grown)
+    return np.asarray(table > np.where(np.isfinite(limit), limit, np.inf))
 
 
 def fill(batch: Floats, kv: Floats, measured: Floats, roofline: Roofline) -> Floats:

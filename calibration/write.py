@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,10 +26,23 @@ ACCURACY = "public sources disagree by 7-20 % about the same GPU: no better than
 SOURCE_DISAGREEMENT = (
     0.10  # relative; AIConfigurator against Vidur on the same shapes, latency model section 1
 )
-HOST_ERROR = 0.3  # relative; an assumption about an assumption
-HOST_SOURCE = (
+
+
+class HostTerms(NamedTuple):
+    """What the CPU adds to a step, in seconds, and where that is from."""
+
+    per_step: float
+    per_seq: float
+    kind: str  # assumed | fitted | tuned
+    source: str
+    relative_error: float = 0.3  # an assumption about an assumption
+
+
+ASSUMED = HostTerms(
+    *ASSUMED_HOST,
+    "assumed",
     "assumed, not measured: 1.5 ms a step gives the 75-80 tok/s that vLLM users report for one stream; "
-    "4.4 us a sequence is BLIS's constant trained on vLLM (quoted)"
+    "4.4 us a sequence is BLIS's constant trained on vLLM (quoted)",
 )
 KNOWN = {  # engine prefix of a row's source: repository, commit, licence
     "vidur": (vidur.REPO, vidur.COMMIT, vidur.LICENCE),
@@ -36,7 +50,9 @@ KNOWN = {  # engine prefix of a row's source: repository, commit, licence
 }
 
 
-def profile_json(fits: Sequence[ModelFit], checked: Checked, hardware: Hardware) -> str:
+def profile_json(
+    fits: Sequence[ModelFit], checked: Checked, hardware: Hardware, host: HostTerms = ASSUMED
+) -> str:
     """Return the whole file. Models of equal shape share one section, through `aliases`."""
     roofline = fits[0].roofline
     models: Json = {}
@@ -68,18 +84,23 @@ def profile_json(fits: Sequence[ModelFit], checked: Checked, hardware: Hardware)
             for name, value in roofline.efficiency._asdict().items()
             if name.startswith(("gemm", "compute", "bandwidth", "sharpness", "elementwise"))
         },
-        "host": {
-            "per_step_us": round(ASSUMED_HOST.per_step * 1e6, 3),
-            "per_seq_us": round(ASSUMED_HOST.per_seq * 1e6, 3),
-            "relative_error": HOST_ERROR,
-            "kind": "assumed",
-            "source": HOST_SOURCE,
-        },
+        "host": host_json(host),
         "graphs": {"sizes": graph_sizes(), "eager_us": 0.0, "source": "vLLM V1 capture sizes up to 512"},
         "aliases": aliases,
         "models": models,
     }
     return layout(profile) + "\n"
+
+
+def host_json(host: HostTerms) -> Json:
+    """Return the host terms as a profile holds them."""
+    return {
+        "per_step_us": round(host.per_step * 1e6, 3),
+        "per_seq_us": round(host.per_seq * 1e6, 3),
+        "relative_error": host.relative_error,
+        "kind": host.kind,
+        "source": host.source,
+    }
 
 
 def _sources(checked: Checked, fits: Sequence[ModelFit]) -> list[Json]:

@@ -43,7 +43,7 @@ def _text(fit: EngineFit, errors: Mapping[str, TermError]) -> str:
             {
                 "name": rows.source,
                 "repo": "servetwin",
-                "commit": "",
+                "commit": f"torch {settings.torch or 'unknown'}",
                 "licence": "own measurement",
                 "rows": {op: len(found) for op, found in sorted(rows.rows.items())},
             }
@@ -102,13 +102,13 @@ def _accuracy(fit: EngineFit, errors: Mapping[str, TermError]) -> str:
 def mixed_note(errors: Mapping[str, TermError]) -> str:
     """Say what is known of batches with decodes and chunks."""
     chunks = "chunks after a prefix: measured"
-    attention, steps = errors.get("mixed_attention"), errors.get("mixed step")
-    if attention is None:
+    joined, steps = errors.get("mixed, joined"), errors.get("mixed step")
+    if joined is None:
         return f"mixed steps: additive, unverified; {chunks}"
     whole = f", {steps.mean:.1%} on {steps.rows} whole mixed steps" if steps else ""
     return (
-        f"mixed steps: additive, {attention.mean:.1%} off (bias {attention.bias:+.1%}) on "
-        f"{attention.rows} measured attention batches{whole}; {chunks}"
+        f"mixed steps: decode and prefill attention less what both pay once, {joined.mean:.1%} off on "
+        f"{joined.rows} measured batches, a fifth left out at a time{whole}; {chunks}"
     )
 
 

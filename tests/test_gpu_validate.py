@@ -100,6 +100,16 @@ def test_a_machine_that_is_not_quiet_is_never_a_pass() -> None:
     assert verdict(shaky) == INCONCLUSIVE
 
 
+def test_steps_that_waited_for_the_core_are_void() -> None:
+    class Sharing(Recorded):
+        def replay(self, policy: str) -> Summary:
+            return {**super().replay(policy), "core_share": 0.8}
+
+    told: list[str] = []
+    assert validate(Sharing(model=REAL), told.append, attempts=1)[-1].verdict == INCONCLUSIVE
+    assert any("a replay had 80% of its core, limit 87%" in text for text in told)
+
+
 def test_a_void_attempt_is_made_again_until_it_is_quiet() -> None:
     made = validate(Recorded(canaries=(1.0, 1.2, 1.0, 1.0), model=REAL), lambda text: None)
     assert [each.verdict for each in made] == [INCONCLUSIVE, PASSED]

@@ -130,7 +130,7 @@ def test_a_shipped_profile_is_found_by_gpu_and_shape() -> None:
     found = best_profile(gpu, get_model("llama-3.1-8b"))
     assert found is not None
     assert found.name == "a100-80gb-sxm: llama-3.1-8b"
-    assert best_profile(get_hardware("h200"), get_model("llama-3-8b")) is None
+    assert best_profile(get_hardware("l40s"), get_model("llama-3-8b")) is None
     quantised = Model("q", 32, 4096, 32, 8, 128, 14336, 128256, 8192, quantization="int8")
     assert best_profile(gpu, quantised) is None
     other_vocabulary = Model("v", 32, 4096, 32, 8, 128, 14336, 32000, 8192)

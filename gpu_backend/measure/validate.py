@@ -2,10 +2,10 @@
 
 One attempt: a canary, `gpu measure`, `calibrate fit`, three batching policies replayed twice each in the
 order A B C A B C (drift then hits all alike), the canary again; each policy is simulated with the fresh
-profile. A shared machine is quiet or it is not: an attempt is void if the canary moved by more than 5 %, or
-two replays of a policy differ by more than 5 % in median E2E. Then it is made again, three times at most;
-after that the answer is "inconclusive", never a pass. Method: servetwin's engine notes, section 3.5. Not
-for CI, which tests this module on recorded numbers.
+profile. A shared machine is quiet or it is not: an attempt is void if the canary moved by more than 5 %, two
+replays of a policy differ by more than 5 % in median E2E, or steps waited for the core. Then it is made
+again, three times at most; after that the answer is "inconclusive", never a pass. Not for CI, which tests
+this module on recorded numbers.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ JUDGED = ("median_e2el_ms", "median_ttft_ms")
 RANKED_BY = "median_e2el_ms"
 REPLAYS = 2  # of each policy
 QUIET = 0.05  # change of canary or replay above which an attempt is void
+CORE_SHARE = 1 / 1.15  # of the time of a replay's steps that its thread must have had the core
 GOAL = 0.10  # error of a judged metric, where the noise floor is not larger
 ATTEMPTS = 4  # one, and three times again
 PASSED, MISSED, INCONCLUSIVE = "passed", "missed", "inconclusive"
@@ -82,11 +83,20 @@ class Attempt:
         """Return why the attempt is void; nothing if it is not."""
         found = [f"the canary moved by {self.drift:+.1%}"] if abs(self.drift) > QUIET else []
         noise = {line.policy: line.noise for line in self.lines if line.metric == RANKED_BY}
+        shares = self.core_shares
+        if shares and min(shares) < CORE_SHARE:
+            found.append(f"a replay had {min(shares):.0%} of its core, limit {CORE_SHARE:.0%}")
         return found + [
             f"two replays of {policy} differ by {value:.1%} in {RANKED_BY}"
             for policy, value in noise.items()
             if value > QUIET
         ]
+
+    @property
+    def core_shares(self) -> list[float]:
+        """Return each replay's CPU time over the time of its steps, where the machine tells."""
+        told = [summary.get("core_share") for each in self.replays.values() for summary in each]
+        return [value for value in told if isinstance(value, float)]
 
     def ranking(self, clock: str) -> list[str]:
         """Return the policies, the quickest first, by the machine ("measured") or the model ("simulated")."""
@@ -111,6 +121,7 @@ class Attempt:
         return {
             "verdict": self.verdict,
             "disturbed": self.disturbed,
+            "core_shares": self.core_shares,
             "canary_s": self.canary,
             "ranking": {clock: self.ranking(clock) for clock in ("measured", "simulated")},
             "metrics": rows,
@@ -169,6 +180,7 @@ def report(made: Attempt) -> list[str]:
             f"{x.error:+7.1%} {x.noise:7.1%}" + ("" if x.metric not in JUDGED or x.is_good else "  missed")
             for x in made.lines
         ),
+        f"share of the core while steps ran: {', '.join(f'{x:.0%}' for x in made.core_shares) or 'unknown'}",
         f"canary {before * 1e3:.2f} ms before, {after * 1e3:.2f} ms after ({made.drift:+.1%})",
     ]
     ranks = {clock: made.ranking(clock) for clock in ("measured", "simulated")}
