@@ -68,7 +68,6 @@ class EngineFit(NamedTuple):
     host: HostLine
     links: list[Link]
     sizes: list[int]  # that a step's tokens are padded to
-    launch: float  # seconds below which no eager step ends, 0 where unknown
     notes: list[str]
 
 
@@ -86,6 +85,7 @@ def fit_engine(rows: EngineRows, hardware: Hardware, model: Model) -> EngineFit:
     roofline = _roofline(tokens, layer, hardware, model, rows.source)
     attention = {op: per_layer(rows, op, model) for op in ("decode_attention", "prefill_attention")}
     host = _host(rows, notes)
+    _tell_launch(rows, dense[0].seconds, notes)
     head_rows, head = _head(rows)
     return EngineFit(
         model,
@@ -103,7 +103,6 @@ def fit_engine(rows: EngineRows, hardware: Hardware, model: Model) -> EngineFit:
         host,
         _links(rows),
         _sizes(rows, notes),
-        _launch(rows),
         notes,
     )
 
@@ -223,6 +222,11 @@ def _sizes(rows: EngineRows, notes: list[str]) -> list[int]:
     return [*graphs, *above] if len(graphs) + len(above) > 1 else graph_sizes(max(graphs))
 
 
-def _launch(rows: EngineRows) -> float:
-    """Return the longest launch of all layers' kernels: what an eager step takes at least."""
-    return max((t.seconds for t in rows.of("host_launch")), default=0.0)
+def _tell_launch(rows: EngineRows, shortest: float, notes: list[str]) -> None:
+    """Say what an eager step takes to launch, and whether that is longer than its kernels may take."""
+    launch = max((t.seconds for t in rows.of("host_launch")), default=0.0)
+    if launch > shortest:
+        notes.append(
+            f"a step without a graph (mixed ones among them) takes {launch * 1e3:.1f} ms to launch, the "
+            f"smallest one's kernels {shortest * 1e3:.1f} ms: small steps without a graph are priced too low"
+        )

@@ -275,6 +275,7 @@ def test_a_gpus_file_has_edges_graphs_and_a_sampler(tmp_path: Path) -> None:
     assert edge > 4 * (tokens[64] - tokens[56])  # the step behind a tile edge stays
     assert any(line.lstrip().startswith("graph_step") for line in lines)
     assert any("host_sync left out" in line for line in lines)
+    assert any("takes 2.0 ms to launch" in line for line in lines)
     assert profile.host.per_step == pytest.approx(3 * 1e-6, rel=0.05)  # schedule, build and loop
     assert profile.head[4] == pytest.approx(head(4) / 1e2 + 5e-6, rel=0.02)  # the sampler is on the device
     assert profile.kernels == TRITON
