@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
 
 
-.PHONY: demo test test-slow bench lint notebooks profiles clean
+.PHONY: demo test test-slow bench lint notebooks profiles validate-cpu clean
 
 demo: $(VENV)/.core
 	$(BIN)/servetwin run chat-a100
@@ -36,6 +36,10 @@ bench: $(VENV)/.dev
 profiles: $(VENV)/.dev
 	@test -n "$(KERNELS)" || { echo "name the folder of kernel timings: make profiles KERNELS=dir" >&2; exit 2; }
 	$(BIN)/python -m calibration.shipped "$(KERNELS)"
+
+# Calibrate the CPU engine here, replay three policies by the clock, compare; 5 to 15 minutes on a quiet machine.
+validate-cpu: $(VENV)/.dev
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m gpu_backend.measure.cpu_engine
 
 $(VENV)/.python:
 	@test -n "$(PYTHON)" || { echo "servetwin needs Python 3.11 or newer; none was found" >&2; exit 2; }

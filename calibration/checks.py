@@ -61,7 +61,7 @@ def check(timings: Iterable[Timing], hardware: Hardware) -> Checked:
             examples.setdefault(reason, describe(timing))
         else:
             groups.setdefault(timing._replace(seconds=0.0), []).append(timing.seconds)
-    _suspect_the_unit(groups, impossible)
+    suspect_the_unit(groups, impossible)
     passed = [key._replace(seconds=median(times)) for key, times in groups.items()]
     if not passed:
         why = "; ".join(f"{count} rows {reason}" for reason, count in reasons.items()) or "no rows"
@@ -73,7 +73,7 @@ def check(timings: Iterable[Timing], hardware: Hardware) -> Checked:
     return Checked(passed, rejected, read)
 
 
-def _suspect_the_unit(groups: dict[Timing, list[float]], impossible: Counter[str]) -> None:
+def suspect_the_unit(groups: Iterable[Timing], impossible: Counter[str]) -> None:
     """Stop where most rows of an operation beat the peaks: that is no stray row but a mistaken unit."""
     possible = Counter(timing.op for timing in groups)
     for op, rows in impossible.items():

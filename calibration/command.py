@@ -9,6 +9,7 @@ from pathlib import Path
 from calibration.aiconfigurator import parquet_columns, read_aiconfigurator
 from calibration.all_reduce_tables import is_all_reduces, read_all_reduces
 from calibration.checks import Checked, check
+from calibration.engine_command import run_engine_fit
 from calibration.fit import ModelFit, choose, fit
 from calibration.fit_all_reduce import AllReduceFit, fit_all_reduces
 from calibration.layers_command import has_layers, run_layers_fit
@@ -43,6 +44,10 @@ def run_fit(
     every = list(read_all(paths, skipped))
     if has_layers(every, gpu):
         yield from run_layers_fit(every, paths, out, gpu, models, None if host is ASSUMED else host)
+        return
+    ops = {t.op for t in every}
+    if "dense" in ops and "gemm" not in ops:
+        yield from run_engine_fit(every, paths, out, gpu, [get_model(name) for name in models], chosen)
         return
     try:
         checked = check(only_fitted(every, unfitted), gpu)
@@ -91,14 +96,14 @@ def only_fitted(timings: Iterable[Timing], unfitted: Counter[str]) -> Iterator[T
 
 def _beside(unfitted: Counter[str]) -> str:
     rows = ", ".join(f"{count} {op}" for op, count in sorted(unfitted.items()))
-    return f"; rows of other operations, which no fit reads yet: {rows}" if rows else ""
+    return f"; rows of other operations, fitted only beside dense rows: {rows}" if rows else ""
 
 
 def _chosen(source: Sequence[str]) -> dict[str, str]:
     chosen: dict[str, str] = {}
     for text in source:
         op, _, name = text.partition("=")
-        if op not in FITTED or not name:
+        if op not in (*FITTED, "dense") or not name:
             raise ConfigError(f"--source {text[:60]!r}: give OPERATION=SOURCE{suggest(op, FITTED)}")
         chosen[op] = name.strip().lower()
     return chosen

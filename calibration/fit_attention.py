@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibration.fit_dense import monotone
 from calibration.timings import Timing
@@ -130,6 +131,17 @@ def fill(batch: Floats, kv: Floats, measured: Floats, roofline: Roofline) -> Flo
 
 def linear_decode(grid: Grid, keep: Floats) -> Floats:
     """Fit a0 + a1 * batch + a2 * sum of KV to the cells kept, by relative error, and lay it on the grid."""
+    terms, found = _linear(grid, keep)
+    return np.asarray(terms @ found)
+
+
+def linear_terms(grid: Grid) -> tuple[float, float, float]:
+    """Return a0, a1 and a2 of that plane, fitted to all cells."""
+    constant, per_seq, per_token = _linear(grid, np.isfinite(grid.measured))[1].tolist()
+    return constant, per_seq, per_token
+
+
+def _linear(grid: Grid, keep: Floats | NDArray[np.bool_]) -> tuple[Floats, Floats]:
     from scipy.optimize import nnls
 
     batch, kv = np.meshgrid(grid.batch, grid.kv, indexing="ij")
@@ -137,7 +149,7 @@ def linear_decode(grid: Grid, keep: Floats) -> Floats:
     cells = np.isfinite(grid.measured) & keep
     weights = 1 / grid.measured[cells]
     found, _ = nnls(terms[cells] * weights[:, None], np.ones(int(cells.sum())))
-    return np.asarray(terms @ found)
+    return terms, found
 
 
 def fit_prefill(rows: Sequence[Timing], roofline: Roofline) -> PrefillLine:

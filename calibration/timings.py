@@ -18,7 +18,7 @@ from simulator.errors import InputError, suggest
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 FITTED = ("gemm", "decode_attention", "prefill_attention", "elementwise", "all_reduce")
 HOST = ("host_schedule", "host_build", "host_launch", "host_sync", "host_loop")
-MEASURED = (  # by `servetwin gpu measure`; read and checked here, and not fitted yet
+MEASURED = (  # by `servetwin gpu measure`: see fit_engine
     *("dense", "embedding", "head", "sampler", "skewed_attention", "mixed_attention", "step", "graph_step"),
     *(*HOST, "copy_out", "copy_in"),
 )
@@ -57,9 +57,10 @@ class Timing(NamedTuple):
     prefix: int = 0
     chunks: int = 0
     longest: int = 0
+    fixed: float = 0.0  # seconds once a step, which the layers do not explain; `seconds` is a layer's then
 
 
-COUNTS = Timing._fields[4:]
+COUNTS = Timing._fields[4:-1]
 NEEDED = {
     "gemm": ("m", "n", "k"),
     "elementwise": ("m", "n"),
@@ -108,7 +109,12 @@ def _timing(row: dict[str, str], path: Path, line: int) -> Timing:
         if counts[name] < 1:
             raise InputError(f"{place}: {name} must be >= 1 for {op}, got {counts[name]}")
     seconds = seconds_of(row["latency"], unit, f"{place}: latency")
-    return Timing(op, seconds, row["source"].strip(), row["device"].strip(), **counts)
+    fixed = _fixed(row.get("fixed", ""), unit, f"{place}: fixed")
+    return Timing(op, seconds, row["source"].strip(), row["device"].strip(), **counts, fixed=fixed)
+
+
+def _fixed(text: str, unit: str, place: str) -> float:
+    return seconds_of(text, unit, place) if text.strip() and text.strip().strip("0.") else 0.0
 
 
 def _count(text: str, place: str) -> int:

@@ -22,13 +22,11 @@ from gpu_backend.decoder_config import DecoderConfig
 from gpu_backend.device import free_bytes
 from gpu_backend.kv_tensors import KvTensors
 from gpu_backend.loader import random_decoder
+from gpu_backend.measure.layer_counts import LAYERS, timed_layers
 from gpu_backend.measure.points import Point
 from gpu_backend.model import Decoder
 from gpu_backend.sampling import SamplingParams, sample
 from simulator.errors import ConfigError
-
-LAYERS = (2, 4)
-"""Layer counts that are timed. What all layers take is extrapolated from them."""
 
 MOST_KV = {"cuda": 1 << 19, "cpu": 1 << 13}  # tokens of KV that a batch reads at most
 SPARE_BLOCKS = 512  # for last blocks that are not full, one a sequence
@@ -146,15 +144,15 @@ class Bench:
         self.dtype = dtype
         self.attention = attention
         self.block_size = block_size
-        self.decoder = random_decoder(_of_layers(config, max(LAYERS)), device, dtype, seed)
-        per_token = 2 * max(LAYERS) * config.num_kv_heads * config.head_dim * dtype.itemsize
+        self.layers = timed_layers(config, device, dtype)
+        most = max(*self.layers, *LAYERS)
+        self.decoder = random_decoder(_of_layers(config, most), device, dtype, seed)
+        per_token = 2 * most * config.num_kv_heads * config.head_dim * dtype.itemsize
         room = int(KV_SHARE * free_bytes(device)) // per_token
         self.most_kv = min(most_kv or MOST_KV[device.type], room) // block_size * block_size
         if self.most_kv < block_size:
-            raise ConfigError(
-                f"{device} has no memory left for a single KV block beside {max(LAYERS)} layers"
-            )
-        self.kv = self._pages(max(LAYERS), self.most_kv // block_size + SPARE_BLOCKS)
+            raise ConfigError(f"{device} has no memory left for a single KV block beside {most} layers")
+        self.kv = self._pages(most, self.most_kv // block_size + SPARE_BLOCKS)
         self._rng = np.random.default_rng(seed)
 
     @property

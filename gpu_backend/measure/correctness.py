@@ -12,9 +12,10 @@ import torch
 
 from gpu_backend.attention.choose import NAMES, choose_attention
 from gpu_backend.attention.reference import TOLERANCES, Case, attention_error
-from gpu_backend.measure.bench import LAYERS, Bench
+from gpu_backend.measure.bench import Bench
 from gpu_backend.measure.engine_graphs import EngineGraphs
 from gpu_backend.measure.facts import why_not
+from gpu_backend.measure.layer_counts import LAYERS
 from gpu_backend.measure.parts import FAILED, PASSED, Result, Skip
 from gpu_backend.measure.points import Point
 from gpu_backend.quant import quantize_linear

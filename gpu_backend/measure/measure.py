@@ -18,13 +18,15 @@ import torch
 from gpu_backend.attention.choose import choose_attention
 from gpu_backend.decoder_config import DecoderConfig
 from gpu_backend.device import check_room, choose_device, device_name
-from gpu_backend.measure.bench import LAYERS, Bench
+from gpu_backend.measure.bench import Bench
 from gpu_backend.measure.engine_graphs import EngineGraphs
 from gpu_backend.measure.facts import device_label, release
+from gpu_backend.measure.layer_counts import LAYERS, layer_bytes, timed_layers
 from gpu_backend.measure.points import CPU, CUDA, Grid, Group, groups
 from gpu_backend.measure.session import Graphs, Progress, Session
 from gpu_backend.measure.timers import Timer, timer_of
 from gpu_backend.measure.timings_file import TimingsFile
+from gpu_backend.runner import LADDER, STRIDE
 from simulator.errors import ConfigError
 from simulator.specs import get_model
 
@@ -117,11 +119,10 @@ def make_bench(model: str, device: str, attention: str, threads: int) -> Bench:
     if chosen.type == "cpu":
         torch.set_num_threads(threads)
     dtype = torch.float32 if chosen.type == "cpu" else DTYPES.get(config.dtype, torch.bfloat16)
-    queries, keys, values = config.qkv_sizes
-    layer = config.hidden_size * (2 * queries + keys + values + 3 * config.intermediate_size)
     tables = config.vocab_size * config.hidden_size * (1 if config.tied_embeddings else 2)
-    num_bytes = (max(LAYERS) * layer + tables) * dtype.itemsize
-    check_room(num_bytes, chosen, f"{max(LAYERS)} layers of {model}", "name a smaller model")
+    most = max(*timed_layers(config, chosen, dtype), *LAYERS)
+    num_bytes = most * layer_bytes(config, dtype) + tables * dtype.itemsize
+    check_room(num_bytes, chosen, f"{most} layers of {model}", "name a smaller model")
     return Bench(config, chosen, dtype, choose_attention(attention, chosen, dtype=dtype))
 
 
@@ -153,7 +154,9 @@ def _settings(model: str, bench: Bench, timer: Timer, threads: int) -> dict[str,
         "model": model,
         **{name: getattr(config, name) for name in (*sizes, "vocab_size")},
         "block_size": bench.block_size,
-        "layers": list(LAYERS),
+        "layers": list(bench.layers),
+        "padded_to": list(LADDER),
+        "padded_beyond": STRIDE,
         "threads": threads if is_cpu else None,
         "rounds": timer.rounds,
         "latency": "lower quartile" if is_cpu else "median",

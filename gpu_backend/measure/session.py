@@ -17,8 +17,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from gpu_backend.measure.bench import LAYERS, Bench, Uncaptured, Unit
+from gpu_backend.measure.bench import Bench, Uncaptured, Unit
 from gpu_backend.measure.clocks import Clocks
+from gpu_backend.measure.layer_counts import LAYERS
 from gpu_backend.measure.points import Group, Point
 from gpu_backend.measure.timers import Timer
 from gpu_backend.measure.timings_file import UNIT, Row, TimingsFile, counts_of
@@ -41,13 +42,13 @@ class Graphs(Protocol):
     def unit(self, point: Point, layers: int) -> Unit: ...
 
 
-def extrapolate(few: float, many: float) -> tuple[float, float]:
-    """Split times of LAYERS layers into (once a step, a layer); what comes once is never negative.
+def extrapolate(few: float, many: float, layers: tuple[int, int] = LAYERS) -> tuple[float, float]:
+    """Split times of so many layers into (once a step, a layer); what comes once is never negative.
 
     >>> extrapolate(0.25, 0.45)
     (0.05, 0.1)
     """
-    low, high = LAYERS
+    low, high = layers
     layer = (many - few) / (high - low)
     fixed = few - low * layer
     if layer <= 0 or fixed < 0:  # noise: the layers take it all
@@ -144,7 +145,7 @@ class Session:
     ) -> tuple[float, Row]:
         """Time a point once; return what that cost (s) and how it was done. Units are kept between rounds."""
         cost, mode = 0.0, ""
-        for layers in LAYERS if point.op in (*LAYERED, *WHOLE) else LAYERS[-1:]:
+        for layers in self._layers(point):
             unit = units.get((point, layers))
             if unit is None:
                 unit = self._unit(point, layers)
@@ -161,6 +162,12 @@ class Session:
             self.canary += self.timer.time(self._canary).seconds
         return cost, {"mode": mode, **self._clocks.read()}
 
+    def _layers(self, point: Point) -> tuple[int, ...]:
+        """Return the layer counts to time: one for what has no layers, or is timed with all of them."""
+        counts = self.bench.layers
+        is_whole = point.op in WHOLE and counts[-1] == self.bench.config.num_layers
+        return counts if point.op in (*LAYERED, *WHOLE) and not is_whole else counts[-1:]
+
     def _unit(self, point: Point, layers: int) -> Unit:
         if point.op != "graph_step":
             return self.bench.unit(point, layers)
@@ -171,13 +178,14 @@ class Session:
         """Sum up a point's samples. A shared core only slows down, so there the lower quartile counts."""
         at = MEDIAN if self._is_cuda else LOWER_QUARTILE
         typical = {layers: float(np.quantile(times, at)) for layers, times in samples.items()}
-        most = samples[LAYERS[-1]]
-        fixed, seconds = 0.0, typical[LAYERS[-1]]
+        few, many = self.bench.layers
+        most = samples[many]
+        fixed, seconds = 0.0, typical[many]
         if len(samples) > 1:
-            fixed, seconds = extrapolate(*(typical[layers] for layers in LAYERS))
-        if point.op in WHOLE:
-            fixed, seconds = 0.0, fixed + self.bench.config.num_layers * seconds
-        scale = seconds / typical[LAYERS[-1]]
+            fixed, seconds = extrapolate(typical[few], typical[many], self.bench.layers)
+            if point.op in WHOLE:
+                fixed, seconds = 0.0, fixed + self.bench.config.num_layers * seconds
+        scale = seconds / typical[many]
         low, high = (scale * float(np.quantile(most, q)) for q in (0.1, 0.9))
         row = self._written(point.op, self._counts(point), seconds, len(most))
         return row | {"p10": _number(low), "p90": _number(high), "fixed": _number(fixed)}
@@ -191,10 +199,10 @@ class Session:
             if self._is_late:
                 self.num_dropped += 1
                 continue
-            few, many = (host_terms(self.bench, point.m, layers) for layers in LAYERS)
+            few, many = (host_terms(self.bench, point.m, layers) for layers in self.bench.layers)
             terms = {name: getattr(few, name) for name in ("schedule", "build", "sync", "loop")}
             if self._is_cuda:
-                fixed, layer = extrapolate(few.forward, many.forward)
+                fixed, layer = extrapolate(few.forward, many.forward, self.bench.layers)
                 terms["launch"] = fixed + self.bench.config.num_layers * layer
             counts = self._counts(point)
             rows += [self._written(f"host_{name}", counts, value, STEPS) for name, value in terms.items()]

@@ -11,7 +11,8 @@ from statistics import median
 
 import torch
 
-from gpu_backend.measure.bench import LAYERS, Bench, Unit
+from gpu_backend.measure.bench import Bench, Unit
+from gpu_backend.measure.layer_counts import LAYERS
 from gpu_backend.measure.parts import Result
 from gpu_backend.measure.points import Point
 from gpu_backend.measure.session import Graphs, extrapolate

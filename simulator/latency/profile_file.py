@@ -23,7 +23,7 @@ from simulator.latency.mixed_file import read_mixed
 from simulator.latency.profile import MAX_ROWS, MAX_TOKENS, Errors, Host, Profile, Reach
 from simulator.latency.roofline import A100, Efficiency, PrefillTerms, Roofline
 from simulator.specs.hardware import Hardware
-from simulator.specs.models import Model
+from simulator.specs.models import Model, dtype_bits
 
 SCHEMA = 1
 SHIPPED = Path(__file__).resolve().parents[1] / "profiles"
@@ -112,7 +112,7 @@ def best_profile_path(gpu: Hardware, model: Model) -> Path | None:
 def same_shape(measured: Model, asked: Model) -> bool:
     """Say whether times measured for one model hold for another: same matrices, same dtype, no extras."""
     plain = asked.moe is None and asked.mla is None and asked.quantization is None
-    plain = plain and asked.dtype in ("bfloat16", "float16") and asked.gated_mlp
+    plain = plain and dtype_bits(asked.dtype) == dtype_bits(measured.dtype) and asked.gated_mlp
     plain = plain and asked.sliding_window is None
     return plain and all(getattr(measured, f) == getattr(asked, f) for f in (*SHAPE, "vocab_size"))
 
@@ -133,15 +133,16 @@ def _model(file: Section, name: str) -> Model:
     shape = file.section("models").section(name).section("shape")
     layers, hidden, heads, kv_heads, head_dim, inner = (shape.integer(field) for field in SHAPE)
     vocab = shape.integer("vocab_size")
+    dtype = shape.text("dtype") if "dtype" in shape.fields else "bfloat16"
     try:
-        return Model(name, layers, hidden, heads, kv_heads, head_dim, inner, vocab, MAX_TOKENS)
+        return Model(name, layers, hidden, heads, kv_heads, head_dim, inner, vocab, MAX_TOKENS, dtype)
     except ValueError as error:
         raise InputError(f"{shape.place}: {error}") from None
 
 
 def _profile(file: Section, name: str, target: str) -> Profile:
     section = file.section("models").section(target)
-    roofline = _roofline(file, _model(file, target))
+    roofline = _roofline(file, section, _model(file, target))
     host = file.section("host")
     dense = _dense(file, section, roofline)
     rows, head = _polyline(section.section("head"), "rows", "us")
@@ -195,11 +196,13 @@ def _kernels(file: Section) -> str | None:
     return ", ".join(names) or None
 
 
-def _roofline(file: Section, model: Model) -> Roofline:
+def _roofline(file: Section, section: Section, model: Model) -> Roofline:
     peaks, fitted = file.section("peaks"), file.section("efficiency")
     given = {name: fitted.number(name) for name in A100._fields if name in fitted.fields}
     efficiency = Efficiency(**{**A100._asdict(), **given})
-    return Roofline(peaks.number("flops", 1), peaks.number("hbm_bandwidth", 1), model, efficiency=efficiency)
+    size = section.number("element_bytes", 0.25, 8) if "element_bytes" in section.fields else 2.0
+    flops, bandwidth = peaks.number("flops", 1), peaks.number("hbm_bandwidth", 1)
+    return Roofline(flops, bandwidth, model, size, size, efficiency)
 
 
 def _polyline(section: Section, key: str, value: str) -> tuple[Floats, Floats]:
@@ -216,7 +219,11 @@ def _dense(file: Section, section: Section, roofline: Roofline) -> Floats:
     computed = padded(tokens, sizes)
     seconds = _continued(computed, knots, layer, roofline.layer)
     eager = np.where(tokens > sizes[-1], graphs.number("eager_us") * US, 0.0)
-    return roofline.model.num_layers * seconds + roofline.once(computed) + eager
+    once: Floats = roofline.once(computed)
+    if "once" in section.fields:  # measured: what comes once a step, before and after the layers
+        terms = section.section("once")
+        once = np.asarray(US * (terms.number("constant_us") + terms.number("per_token_us") * computed))
+    return roofline.model.num_layers * seconds + once + eager
 
 
 def _continued(
@@ -257,11 +264,14 @@ def _provenance(file: Section, section: Section, host: Section, error: float) ->
     return (
         f"{Path(file.place).name}: {file.text('summary')}; held-out error of a step {100 * error:.1f} %; "
         f"{file.text('accuracy')}; host {host.number('per_step_us') / 1e3:g} ms + "
-        f"{host.number('per_seq_us'):g} us a sequence, {host.text('kind')}; {_mixed_steps(section)}"
+        f"{host.number('per_seq_us'):g} us a sequence, {host.text('kind')}; {_mixed_steps(file, section)}"
     )
 
 
-def _mixed_steps(section: Section) -> str:
+def _mixed_steps(file: Section, section: Section) -> str:
+    """Return what is known of mixed steps and of chunks after a prefix."""
+    if "mixed_steps" in file.fields:
+        return file.text("mixed_steps")
     if "mixed_attention" not in section.fields:
         return UNVERIFIED
     error = section.section("held_out_error").number("mixed", 0, 10)
