@@ -166,6 +166,8 @@ def _profile(file: Section, name: str, target: str) -> Profile:
         notes=tuple(section.texts("notes")),
         kernels=_kernels(file),
     )
+    if "gpu_scale" in file.fields:  # written by `calibrate tune`
+        profile = profile.with_gpu_scale(file.number("gpu_scale", 0.1, 10))
     _check_physics(profile, section.place)
     return profile
 
