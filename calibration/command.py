@@ -10,6 +10,8 @@ from pathlib import Path
 from calibration.aiconfigurator import read_aiconfigurator
 from calibration.checks import Checked, check
 from calibration.fit import ModelFit, fit
+from calibration.fit_report import fit_html
+from calibration.random_fifth import SEEDS
 from calibration.timings import FITTED, Timing, read_timings_csv
 from calibration.vidur import read_vidur
 from calibration.write import ACCURACY, ASSUMED, HostTerms, profile_json
@@ -29,8 +31,9 @@ def run_fit(
     models: Sequence[str],
     source: Sequence[str],
     host: HostTerms = ASSUMED,
+    page: bool = True,
 ) -> Iterator[str]:
-    """Fit, write the profile, read it back, and yield the lines to print."""
+    """Fit, write the profile, read it back, and yield the lines to print; `page` adds NAME.html beside it."""
     gpu = get_hardware(hardware)
     wanted = [get_model(name) for name in models or MODELS]
     chosen = _chosen(source)
@@ -44,15 +47,21 @@ def run_fit(
     text = profile_json(fits, checked, gpu, host)
     for fitted in fits:  # hold it to the reader's own rules before it replaces anything
         profile_of(Section(json.loads(text), str(out)), fitted.model)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written: {error.strerror}") from None
+    _write(out, text)
+    if page:
+        _write(out.with_suffix(".html"), fit_html(fits, checked, gpu.name, out.name))
     yield from report(fits, checked, skipped)
     if unfitted:
         yield f"  left out{_beside(unfitted)}"
-    yield f"wrote {out} ({out.stat().st_size / 1e3:.0f} kB)"
+    yield f"wrote {out} ({out.stat().st_size / 1e3:.0f} kB)" + (f" and {out.stem}.html" if page else "")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def only_fitted(timings: Iterable[Timing], unfitted: Counter[str]) -> Iterator[Timing]:
@@ -119,14 +128,27 @@ def report(fits: Sequence[ModelFit], checked: Checked, skipped: Sequence[str]) -
         yield f"  files of other kinds skipped: {', '.join(skipped)}"
     yield "held-out error, mean: layer GEMMs | decode attention, grid (line) | prefill attention | whole step"
     for fitted in fits:
-        e = fitted.errors
-        yield (
-            f"  {fitted.model.name}: {e.dense:.1%} | {e.decode:.1%} ({e.decode_linear:.1%}) | "
-            f"{e.prefill:.1%} | {e.step:.1%}"
-        )
-        for source, level, between in fitted.opinions:
-            knots = f"; between the knots {between:.1%}" if between is not None else ""
-            yield f"    layer GEMMs against {source}: {level:.1%} apart on average{knots}"
-        for note in fitted.notes:
-            yield f"    {note}"
+        yield from _report_model(fitted)
     yield ACCURACY
+
+
+def _report_model(fitted: ModelFit) -> Iterator[str]:
+    e = fitted.errors
+    yield (
+        f"  {fitted.model.name}: {e.dense:.1%} | {e.decode:.1%} ({e.decode_linear:.1%}) | "
+        f"{e.prefill:.1%} | {e.step:.1%}"
+    )
+    fifths = (f"{name} {f.error.median:.1%} ({f.error.worst:.1%})" for name, f in fitted.fifths.items())
+    yield f"    a random fifth held out, median of {SEEDS} seeds (worst): {', '.join(fifths)}"
+    for how in dict.fromkeys(each.how for each in fitted.axes):
+        axes = (
+            f"{each.term} by {each.axis} {each.mean:.1%} ({each.worst:+.0%})"
+            for each in fitted.axes
+            if each.how == how
+        )
+        yield f"    {how}, mean (worst): {', '.join(axes)}"
+    for source, level, between in fitted.opinions:
+        knots = f"; between the knots {between:.1%}" if between is not None else ""
+        yield f"    layer GEMMs against {source}: {level:.1%} apart on average{knots}"
+    for note in fitted.notes:
+        yield f"    {note}"

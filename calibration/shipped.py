@@ -67,7 +67,10 @@ def build(kernels: Path, out: Path = FOLDER, names: Sequence[str] = ()) -> Itera
             raise ConfigError(f"no shipped profile {name[:60]!r}{suggest(name, RECIPES)}")
         recipe = RECIPES[name]
         files = [kernels / file for file in recipe.files]
-        yield from run_fit(files, out / f"{name}.json", recipe.hardware, recipe.models, [], recipe.host)
+        made = run_fit(
+            files, out / f"{name}.json", recipe.hardware, recipe.models, [], recipe.host, page=False
+        )
+        yield from made
 
 
 if __name__ == "__main__":

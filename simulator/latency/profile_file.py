@@ -134,7 +134,7 @@ def _profile(file: Section, name: str, target: str) -> Profile:
     host = file.section("host")
     dense = _dense(file, section, roofline)
     rows, head = _polyline(section.section("head"), "rows", "us")
-    heads = _continued(np.arange(MAX_ROWS + 1), rows, head, roofline.head)
+    heads = continued(np.arange(MAX_ROWS + 1), rows, head, roofline.head)
     heads[0] = 0.0  # no sampled row, no head
     decode, reach_kv = _decode(section, roofline)
     layers = roofline.model.num_layers
@@ -204,12 +204,12 @@ def _dense(file: Section, section: Section, roofline: Roofline) -> Floats:
     sizes = [int(size) for size in graphs.numbers("sizes", rising=True)]
     tokens = np.arange(MAX_TOKENS + 1)
     computed = padded(tokens, sizes)
-    seconds = _continued(computed, knots, layer, roofline.layer)
+    seconds = continued(computed, knots, layer, roofline.layer)
     eager = np.where(tokens > sizes[-1], graphs.number("eager_us") * US, 0.0)
     return roofline.model.num_layers * seconds + roofline.once(computed) + eager
 
 
-def _continued(
+def continued(
     at: NDArray[np.int64], knots: Floats, seconds: Floats, formula: Callable[[ArrayLike], Floats]
 ) -> Floats:
     """Interpolate between knots, and go on beyond them by the roofline's increments.
