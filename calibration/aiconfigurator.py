@@ -27,7 +27,7 @@ Row = dict[str, object]
 
 def read_aiconfigurator(path: Path) -> Iterator[Timing]:
     """Read one table; InputError if it is none, or if pyarrow is not installed."""
-    columns = _columns(path)
+    columns = parquet_columns(path)
     needed = GEMM if "gemm_dtype" in columns else ATTENTION
     missing = [name for name in needed if name not in columns]
     if missing:
@@ -39,7 +39,8 @@ def read_aiconfigurator(path: Path) -> Iterator[Timing]:
             yield timing
 
 
-def _columns(path: Path) -> dict[str, list[object]]:
+def parquet_columns(path: Path) -> dict[str, list[object]]:
+    """Read a parquet file; InputError if it is none, or if pyarrow is not installed."""
     try:
         import pyarrow.parquet as parquet
     except ImportError:

@@ -23,6 +23,8 @@ DEVICES = {
     "a100-80gb-sxm": ("A100-SXM4-80GB", "a100"),
     "h100-80gb-sxm": ("H100 80GB HBM3",),
     "h200": ("NVIDIA H200",),
+    "rtx-4090": ("RTX4090", "GeForce RTX 4090"),
+    "rtx-pro-6000": ("RTXPRO6000", "RTX PRO 6000"),
 }
 
 
@@ -101,6 +103,9 @@ def work(t: Timing) -> tuple[float, float]:
     if t.op == "prefill_attention":
         pairs = t.batch * t.tokens * (t.kv + t.tokens / 2)
         return 4.0 * pairs * t.heads * HEAD_DIM, 0.0
+    if t.op in ("mixed_attention", "skewed_attention"):
+        pairs = t.tokens * (t.prefix + t.tokens / 2) + t.batch * t.kv
+        return 4.0 * pairs * t.heads * HEAD_DIM, 2.0 * BYTES * t.batch * t.kv * t.kv_heads * HEAD_DIM
     return 0.0, 0.0
 
 

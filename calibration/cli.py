@@ -94,5 +94,57 @@ def tune(
         raise typer.Exit(2) from None
 
 
+VALIDATE_HELP = """Simulate a real run under a profile, and print how wrong it is.
+
+MEASURED is a folder with requests.jsonl and meta.json, or per_request.csv and exp-config.json, or the result
+of vllm bench serve --save-detailed. Which blocks prompts share comes from a trace of the same requests.
+
+    servetwin calibrate validate rtx4090 --measured run/ --trace run/trace_blocks16.jsonl -o out/
+
+    servetwin calibrate validate h100-80gb-sxm --measured run/ --blocks 7438 --warmup 1 --json
+"""
+
+
+@app.command(help=VALIDATE_HELP)
+def validate(
+    profile: Annotated[str, typer.Argument(help="Shipped name or file.", show_default=False)],
+    measured: Annotated[Path, typer.Option(help="The run: a folder, or a bench result.", show_default=False)],
+    trace: Annotated[Path | None, typer.Option(help="Its requests with prefix blocks.")] = None,
+    blocks: Annotated[int | None, typer.Option(min=2, help="KV blocks that the server printed.")] = None,
+    warmup: Annotated[int, typer.Option(min=0, help="First requests to leave out of the figures.")] = 0,
+    fit_constant: Annotated[
+        bool, typer.Option("--fit-constant", help="Also fit one constant a step, on the mean TPOT alone.")
+    ] = False,
+    limit: Annotated[
+        float | None, typer.Option(min=0, help="Exit 1 if a latency figure errs by more percent.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder for validate.html.")] = None,
+) -> None:
+    """Compare; exit 1 if the last result errs by more than the limit."""
+    import json
+
+    from calibration.validate_command import lines, run_validate, save_validation, validation_json
+    from simulator.errors import SimulatorError
+
+    try:
+        found = run_validate(
+            profile, measured, trace=trace, blocks=blocks, warmup=warmup, fit_constant=fit_constant
+        )
+        written = save_validation(found, out) if out else []
+    except SimulatorError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    for each in found:
+        for line in lines(each):
+            typer.echo(line, err=as_json)
+    for path in written:
+        typer.echo(f"wrote {path}", err=as_json)
+    if as_json:
+        typer.echo(json.dumps(validation_json(found[-1])))
+    if limit is not None and found[-1].worst > limit / 100:
+        raise typer.Exit(1)
+
+
 if __name__ == "__main__":
     app()

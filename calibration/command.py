@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from calibration.aiconfigurator import read_aiconfigurator
+from calibration.aiconfigurator import parquet_columns, read_aiconfigurator
 from calibration.checks import Checked, check
 from calibration.fit import ModelFit, fit
 from calibration.fit_report import fit_html
+from calibration.layers_command import has_layers, run_layers_fit
+from calibration.llmservingsim import is_llmservingsim, read_llmservingsim
+from calibration.profile_out import write_profile, write_text
 from calibration.random_fifth import SEEDS
 from calibration.timings import FITTED, Timing, read_timings_csv
 from calibration.vidur import read_vidur
 from calibration.write import ACCURACY, ASSUMED, HostTerms, profile_json
 from simulator.errors import ConfigError, InputError, SimulatorError, suggest
-from simulator.latency.checked_json import Section
-from simulator.latency.profile_file import profile_of
 from simulator.specs.hardware import get_hardware
 from simulator.specs.shipped_models import get_model
 
@@ -39,29 +39,22 @@ def run_fit(
     chosen = _chosen(source)
     skipped: list[str] = []
     unfitted: Counter[str] = Counter()
+    every = list(read_all(paths, skipped))
+    if has_layers(every, gpu):
+        yield from run_layers_fit(every, paths, out, gpu, models, None if host is ASSUMED else host)
+        return
     try:
-        checked = check(only_fitted(read_all(paths, skipped), unfitted), gpu)
+        checked = check(only_fitted(every, unfitted), gpu)
         fits = fit(checked, gpu, wanted, chosen)
     except SimulatorError as error:
         raise type(error)(f"{error}{_beside(unfitted)}") from None
-    text = profile_json(fits, checked, gpu, host)
-    for fitted in fits:  # hold it to the reader's own rules before it replaces anything
-        profile_of(Section(json.loads(text), str(out)), fitted.model)
-    _write(out, text)
+    write_profile(profile_json(fits, checked, gpu, host), out, [fitted.model for fitted in fits])
     if page:
-        _write(out.with_suffix(".html"), fit_html(fits, checked, gpu.name, out.name))
+        write_text(fit_html(fits, checked, gpu.name, out.name), out.with_suffix(".html"))
     yield from report(fits, checked, skipped)
     if unfitted:
         yield f"  left out{_beside(unfitted)}"
     yield f"wrote {out} ({out.stat().st_size / 1e3:.0f} kB)" + (f" and {out.stem}.html" if page else "")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def only_fitted(timings: Iterable[Timing], unfitted: Counter[str]) -> Iterator[Timing]:
@@ -106,9 +99,10 @@ def read_all(paths: Sequence[Path], skipped: list[str]) -> Iterator[Timing]:
 
 
 def read_file(path: Path) -> Iterator[Timing]:
-    """Read one file by what it is: parquet, Vidur's columns, or servetwin's own."""
+    """Read one file by what it is: a peer's columns, or servetwin's own."""
     if path.suffix == ".parquet":
-        return read_aiconfigurator(path)
+        tables = is_llmservingsim(parquet_columns(path))
+        return read_llmservingsim(path) if tables else read_aiconfigurator(path)
     if path.suffix != ".csv":
         raise InputError(f"{path}: timings are .csv or .parquet files")
     try:
@@ -116,6 +110,8 @@ def read_file(path: Path) -> Iterator[Timing]:
             header = file.readline(2**16)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
+    if is_llmservingsim(header.strip().split(",")):
+        return read_llmservingsim(path)
     return read_vidur(path) if "time_stats." in header else read_timings_csv(path)
 
 

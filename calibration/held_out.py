@@ -35,9 +35,9 @@ class HeldOut(NamedTuple):
 def held_out(grid: GemmGrid, decode: Grid, prefill: Sequence[Timing], roofline: Roofline) -> HeldOut:
     """Measure the errors of one model's fit."""
     dense, dense_left = (layer_gemms(grid, roofline, skip=skip).seconds for skip in (False, True))
-    cells, left, linear = _decode_left_out(decode, roofline)
+    cells, left, linear = decode_left_out(decode, roofline)
     measured = np.array([t.seconds for t in prefill])
-    line = _prefill_left_out(prefill, roofline)
+    line = prefill_left_out(prefill, roofline)
     steps = np.concatenate(
         [
             _decode_steps(decode, cells, left, grid.m, dense, dense_left, roofline),
@@ -57,7 +57,7 @@ def _error(predicted: Floats, true: Floats) -> float:
     return float(np.mean(np.abs(predicted / true - 1)))
 
 
-def _decode_left_out(decode: Grid, roofline: Roofline) -> tuple[Floats, Floats, Floats]:
+def decode_left_out(decode: Grid, roofline: Roofline) -> tuple[Floats, Floats, Floats]:
     """Predict each interior KV column from the others, by the grid and by the line."""
     cells = np.isfinite(decode.measured)
     cells[:, [0, -1]] = False
@@ -73,7 +73,7 @@ def _decode_left_out(decode: Grid, roofline: Roofline) -> tuple[Floats, Floats, 
     return cells, left, linear
 
 
-def _prefill_left_out(rows: Sequence[Timing], roofline: Roofline) -> Floats:
+def prefill_left_out(rows: Sequence[Timing], roofline: Roofline) -> Floats:
     predicted = np.empty(len(rows))
     for fold in range(FOLDS):
         test = [i for i in range(len(rows)) if i % FOLDS == fold]

@@ -148,7 +148,7 @@ def decode_left_out(
     enough: Bools = np.asarray(np.sum(cells & ~drawn, axis=1) >= 2)
     held: Bools = np.asarray(cells & drawn & enough[:, None])
     kept = np.where(held, np.nan, decode.measured)
-    known = np.isfinite(kept).any(axis=1)
+    known: Bools = np.asarray(np.isfinite(kept).any(axis=1))
     filled = np.full_like(decode.seconds, np.nan)
     filled[known] = fill(decode.batch[known], decode.kv, kept[known], roofline)
     held &= known[:, None]

@@ -7,48 +7,37 @@ network, and (de)tokenisation, which are in client-side measurements.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from calibration.measured import MeasuredRun
-from simulator.config.loading import load_scenario
+from calibration.validate import scenario_of as validation_scenario
 from simulator.config.run import run_scenario
 from simulator.config.scenario import Scenario
 from simulator.errors import ConfigError
 from simulator.latency.base import Floats, LatencyModel
 from simulator.metrics.tables import RequestTable, StepTable
 
-KEYS = {  # what a measured run knows of its engine, and the scenario key of each
-    "model": "model.name",
-    "max_model_len": "model.max_model_len",
-    "max_num_seqs": "scheduler.max_num_seqs",
-    "max_num_batched_tokens": "scheduler.max_num_batched_tokens",
-    "async_scheduling": "scheduler.async_scheduling",
-    "num_gpu_blocks": "kv.num_gpu_blocks_override",
-    "block_size": "kv.block_size",
-    "gpu_memory_utilization": "kv.gpu_memory_utilization",
-    "enable_prefix_caching": "kv.enable_prefix_caching",
-}
-BASE = {"workload.timeout_s": None, "slo.ttft_ms": None, "slo.tpot_ms": None, "model.max_model_len": None}
+DEFAULT_GPU = "a100-80gb-sxm"
 
 
 class Times(NamedTuple):
-    """Latencies in seconds, one entry a request in order of arrival; NaN where it has none.
-
-    `batch` is the mean number of sequences that decoded beside a request, itself included.
-    """
+    """Latencies in seconds, one entry a request in order of arrival; NaN where it has none."""
 
     ttft: Floats
     tpot: Floats
     e2e: Floats
-    batch: Floats
 
 
 def scenario_of(run: MeasuredRun, changes: Mapping[str, object]) -> Scenario:
     """Return the scenario of a measured run; `changes` by the user come last. ConfigError names a bad key."""
-    known = {KEYS[name]: value for name, value in run.engine.items() if name in KEYS and value is not None}
-    return load_scenario("chat-a100").with_(**{"name": run.name, **BASE, **known, **changes})
+    model = changes.get("model.name")
+    if isinstance(model, str):
+        run = replace(run, engine=run.engine | {"model": model})
+    gpu = str(changes.get("hardware.gpu", DEFAULT_GPU))
+    return validation_scenario(run, gpu)[0].with_(**changes)
 
 
 class Rerun(NamedTuple):
@@ -74,25 +63,27 @@ def simulated(run: MeasuredRun, scenario: Scenario, latency: LatencyModel) -> Re
     gaps = np.where(requests.num_output > 1, requests.num_output - 1, np.nan)
     decoding = requests.finish - requests.first_token
     e2e = requests.finish - requests.arrival
-    batch = concurrency(requests.first_token, requests.finish)
-    times = Times(requests.first_token - requests.arrival, decoding / gaps, e2e, batch)
+    times = Times(requests.first_token - requests.arrival, decoding / gaps, e2e)
     return Rerun(times, requests, served.steps)
 
 
 def measured_times(run: MeasuredRun) -> Times:
     """Return what was measured, in the same form."""
-    batch = concurrency(run.arrival + run.ttft, run.arrival + run.e2e)
-    return Times(run.ttft, run.tpot, run.e2e, batch)
+    return Times(run.ttft, run.tpot, run.e2e)
 
 
-def concurrency(begin: Floats, end: Floats) -> Floats:
-    """Return how many intervals are open on average while each is; 1 for one alone.
+def open_over_time(begin: Floats, end: Floats, ranks: list[float]) -> Floats:
+    """Return percentiles, weighted by time, of how many intervals are open while any is.
 
-    >>> concurrency(np.array([0.0, 1.0]), np.array([2.0, 2.0])).tolist()
-    [1.5, 2.0]
+    >>> open_over_time(np.array([0.0, 1.0]), np.array([4.0, 2.0]), [50, 90]).tolist()
+    [1.0, 2.0]
     """
-    shared = np.minimum(end[:, None], end) - np.maximum(begin[:, None], begin)
-    span = np.maximum(end - begin, 1e-9)
-    beside = np.maximum(shared, 0.0)
-    np.fill_diagonal(beside, span)
-    return np.asarray(beside.sum(axis=1) / span)
+    times = np.concatenate([begin, end])
+    order = np.argsort(times, kind="stable")
+    count = np.cumsum(np.concatenate([np.ones(len(begin)), -np.ones(len(end))])[order])[:-1]
+    held = np.diff(times[order])
+    busy = (count > 0) & (held > 0)
+    by_count = np.argsort(count[busy], kind="stable")
+    share = np.cumsum(held[busy][by_count]) / max(held[busy].sum(), 1e-12)
+    at = np.searchsorted(share, np.array(ranks) / 100)
+    return np.asarray(count[busy][by_count][np.minimum(at, len(share) - 1)])

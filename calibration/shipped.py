@@ -21,6 +21,7 @@ HOPPER = (
     "aic_h100_h200_vllm_context_attention_bf16.parquet",
     "aic_h100_h200_vllm_generation_attention_bf16.parquet",
 )
+RTX = ("attention", "dense", "per_sequence")  # tables of LLMServingSim, Llama-3.1-8B alone
 H100_HOST = HostTerms(
     per_step=215e-6,
     per_seq=0.0,
@@ -49,6 +50,16 @@ RECIPES = {
             "aic_a100_sxm_generation_attention_bf16.parquet",
             "vidur_mlp_a100_tp1_llama2-7b_llama3-8b.csv",
         ),
+    ),
+    "rtx4090": Recipe(
+        "rtx-4090",
+        tuple(f"llmservingsim_rtx4090_llama3.1-8b_{table}.parquet" for table in RTX),
+        ("llama-3.1-8b",),
+    ),
+    "rtxpro6000": Recipe(
+        "rtx-pro-6000",
+        tuple(f"llmservingsim_rtxpro6000_llama3.1-8b_{table}.parquet" for table in RTX),
+        ("llama-3.1-8b",),
     ),
     "h100-80gb-sxm": Recipe("h100-80gb-sxm", HOPPER, (*MODELS, *MORE), H100_HOST),
     "h200": Recipe(

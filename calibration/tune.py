@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.measured import MeasuredRun
-from calibration.rerun import Rerun, Times, measured_times, scenario_of, simulated
+from calibration.rerun import Rerun, Times, measured_times, open_over_time, scenario_of, simulated
 from simulator.config.scenario import Scenario
 from simulator.errors import InputError
 from simulator.latency.base import Floats, LatencyModel
 from simulator.latency.profile import Host, Profile
 
 FEWEST = 20  # requests of the first half with two tokens or more
-SPREAD = 1.5  # 95th over 5th percentile of the batches they ran in: less cannot tell host from GPU
+SPREAD = 1.5  # 95th over 5th percentile of their batch over time: less cannot tell host from GPU
 NOISE = {"tpot": 0.02, "ttft": 0.1}  # relative, of one request; a TTFT depends on luck within a step
 PRIOR_SCALE = 0.2  # of log GPU scale: twice what public sources disagree by
 PRIOR_STEP = 2e-3  # s; the host of a serving step is of the order of milliseconds
@@ -95,7 +95,7 @@ def tune(run: MeasuredRun, profile: Profile, changes: dict[str, object], skip: i
     rows = np.arange(len(run))
     fitted = (rows >= skip) & (rows < half) & np.isfinite(measured.tpot)
     held_out = rows >= half
-    check_identifiable(run, measured, fitted)
+    check_identifiable(run, fitted)
     terms = [Terms(*profile.host, 1.0)]
     runs = [_simulate(run, profile, scenario, terms[0])]
     while len(runs) < SIMULATIONS:
@@ -117,17 +117,18 @@ def _simulate(run: MeasuredRun, profile: Profile, scenario: Scenario, terms: Ter
     return simulated(run, scenario, latency.overlapped() if scenario.scheduler.async_scheduling else latency)
 
 
-def check_identifiable(run: MeasuredRun, measured: Times, fitted: Bools) -> None:
+def check_identifiable(run: MeasuredRun, fitted: Bools) -> None:
     """Refuse a run whose first half says too little; InputError with the reason."""
     count = int(fitted.sum())
     if count < FEWEST:
         raise InputError(
             f"{run.source}: {count} requests of two tokens or more in the first half; {FEWEST} are needed"
         )
-    low, high = np.percentile(measured.batch[fitted], [5, 95])
+    first, last = (run.arrival + run.ttft)[fitted], (run.arrival + run.e2e)[fitted]
+    low, high = open_over_time(first, last, [5, 95]).tolist()
     if high < SPREAD * low:
         raise InputError(
-            f"{run.source}: all requests decoded in batches of about {(low + high) / 2:.1f}: "
+            f"{run.source}: its requests always decoded in batches of {low:.0f} to {high:.0f}: "
             "one batch size cannot tell host from GPU time; measure under a changing load"
         )
 

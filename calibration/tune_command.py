@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from calibration.measured import MeasuredRun, read_measured
+from calibration.profile_out import write_profile
 from calibration.rerun import scenario_of
 from calibration.server_log import read_server_log
 from calibration.tune import Figure, Tuned, tune
 from calibration.write import HostTerms, host_json, layout
-from simulator.errors import ConfigError, InputError
+from simulator.errors import ConfigError
 from simulator.latency.checked_json import Section
 from simulator.latency.profile_file import profile_of, read_profile, shipped_profiles
 from simulator.specs.shipped_models import get_model
@@ -30,6 +31,8 @@ def run_tune(
     skip: int = 1,
 ) -> Iterator[str]:
     """Tune, yield the lines to print, and write the profile at the end."""
+    if out.suffix != ".json":
+        raise ConfigError(f"--out {out}: a profile is a .json file")
     path = shipped_profiles().get(profile, Path(profile))
     file = read_profile(path)
     run = read_measured(bench, trace)
@@ -47,8 +50,7 @@ def run_tune(
     tuned = tune(run, priced, changes, skip)
     yield from told(run, tuned, skip)
     text = layout(tuned_json(file, priced.name.rpartition(": ")[2], run, tuned)) + "\n"
-    _write(out, text)
-    profile_of(read_profile(out), model)
+    write_profile(text, out, [model])
     yield f"wrote {out}"
 
 
@@ -98,13 +100,3 @@ def tuned_json(file: Section, name: str, run: MeasuredRun, tuned: Tuned) -> dict
 
 def _errors(figures: list[Figure]) -> dict[str, float]:
     return {figure.name: round(figure.error, 4) for figure in figures}
-
-
-def _write(out: Path, text: str) -> None:
-    if out.suffix != ".json":
-        raise ConfigError(f"--out {out}: a profile is a .json file")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written: {error.strerror}") from None

@@ -119,7 +119,7 @@ def test_too_few_requests_are_refused_with_the_reason(tmp_path: Path) -> None:
 def test_a_single_batch_size_is_refused_with_the_reason(tmp_path: Path) -> None:
     run = replace(asked(60), arrival=60.0 * np.arange(60))
     path = bench_file(tmp_path / "r.json", run, simulated(run, scenario_of(run, {}), PROFILE).times)
-    with pytest.raises(InputError, match=r"batches of about 1\.0: one batch size cannot tell host from GPU"):
+    with pytest.raises(InputError, match=r"batches of 1 to 1: one batch size cannot tell host from GPU"):
         tune(read_measured(path), PROFILE, {})
 
 
@@ -181,3 +181,14 @@ def test_h100_runs_are_tuned_from_an_assumed_host(
     assert abs(after["tpot_p50"]) < 0.05
     assert abs(after["e2e_p50"]) < 0.05
     assert found.num_simulations <= 12
+
+
+@pytest.mark.slow
+def test_a_saturated_run_with_shared_prefixes_is_tuned(shared_data: Path) -> None:
+    trace = shared_data / "traces" / "llmservingsim_sharegpt-llama-3.1-8b-300-sps10_blocks16.jsonl.gz"
+    run = read_measured(shared_data / "measured" / "vllm_rtxpro6000_llama-3.1-8b", trace)
+    found = tune(run, load_profile("rtxpro6000", MODEL), {"hardware.gpu": "rtx-pro-6000"})
+    before, after = ({f.name: f.error for f in each} for each in (found.before, found.after))
+    assert before["e2e_p50"] < -0.05
+    assert abs(after["tpot_p50"]) < 0.05
+    assert abs(after["e2e_p50"]) < 0.05

@@ -8,8 +8,9 @@ up to 43 % in it (latency model, section 3.2) and no smooth curve follows them. 
 in (batch, mean KV); for a batch that stays the same it is piecewise linear in the sum of KV, so that many
 future steps are one NumPy expression, bitwise equal to as many calls. Only additions and multiplications
 vary along such a run: NumPy's pow and exp may differ from Python's in the last bit.
-Mixed steps add prefill and decode attention, which is unverified on A100 (section 3.5 saw 0.7-3.5 times the
-sum elsewhere). Left out: unequal KV lengths within a batch (+2-3 %), the sampler (in the host's share).
+Mixed steps have a grid of their own where they were measured (`mixed`); elsewhere prefill and decode
+attention are added, unverified (section 3.5 saw 0.7-3.5 times the sum). Left out: unequal KV lengths within
+a batch (+2-3 %), the sampler (in the host's share, or measured with the head).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from simulator.latency.base import Features, Floats
 from simulator.latency.grid import DecodeGrid
+from simulator.latency.mixed import Mixed
 from simulator.latency.roofline import PrefillTerms, Roofline
 
 MAX_TOKENS = 16_384  # rows of the dense table; larger steps are computed when asked for
@@ -80,6 +82,7 @@ class Profile:
     notes: tuple[str, ...] = ()  # which source served which operation
     kernels: str | None = None  # whose kernels were timed, None if unknown
     overlap: bool = False
+    mixed: Mixed | None = None  # attention of steps that prefill; None: prefill and decode are added
     _dense: list[float] = field(init=False, repr=False)
     _head: list[float] = field(init=False, repr=False)
     _rows: list[Row] = field(init=False, repr=False)
@@ -106,7 +109,11 @@ class Profile:
         except IndexError:
             gpu = self._beyond(tokens, sampled)
         batch = step.num_decodes
-        if batch:
+        prefill_tokens = step.prefill_tokens
+        mixed = self.mixed if prefill_tokens else None
+        if mixed is not None:
+            gpu += mixed.seconds(step)
+        elif batch:
             try:
                 knots, seconds, slopes = self._rows[batch]
             except IndexError:
@@ -115,8 +122,7 @@ class Profile:
             j = bisect_right(knots, kv) - 1
             gpu += seconds[j] + slopes[j] * (kv - knots[j])
         num_seqs = step.num_seqs
-        prefill_tokens = step.prefill_tokens
-        if prefill_tokens:
+        if prefill_tokens and mixed is None:
             constant, per_seq, per_token, per_work, per_kv = self._prefill
             attention = constant + per_seq * (num_seqs - batch) + per_token * prefill_tokens
             attention += per_work * step.prefill_work
@@ -157,7 +163,7 @@ class Profile:
         return knots, seconds, slopes
 
     def extrapolated(self, steps: dict[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
-        """Say which steps lie outside the measured range. Mixed ones inside it are not marked."""
+        """Say which steps lie outside the measured range. Added mixed ones inside it are not marked."""
         tokens = np.asarray(steps["num_tokens"], dtype=np.float64)
         if self.reach is None:
             return np.ones(len(tokens), dtype=np.bool_)
@@ -173,6 +179,11 @@ class Profile:
             | (batch > self.reach.batch[-1])
             | (mean_kv > self.reach.kv[upper])
         )
+        if self.mixed is not None:
+            chunk = np.asarray(steps["prefill_tokens"], dtype=np.float64)
+            work = np.asarray(steps["prefill_work"], dtype=np.float64)
+            prefix = work / np.maximum(chunk, 1) - chunk / 2
+            outside |= (chunk > 0) & self.mixed.outside(chunk, prefix, batch, mean_kv)
         return outside
 
     def scaled(self, flops: float = 1.0, bandwidth: float = 1.0) -> Profile:
@@ -194,6 +205,7 @@ class Profile:
             decode=self.decode._replace(seconds=self.decode.seconds / bandwidth),
             prefill=work._replace(per_kv=self.prefill.per_kv / bandwidth),
             roofline=new,
+            mixed=None if self.mixed is None else self.mixed.scaled(flops, bandwidth),
             provenance=f"{self.provenance}; scaled: FLOP/s x {flops:g}, bandwidth x {bandwidth:g}",
         )
 
@@ -223,6 +235,7 @@ class Profile:
             decode=self.decode._replace(seconds=self.decode.seconds * decode),
             prefill=PrefillTerms(*(term * prefill for term in self.prefill)),
             host=Host(*(term * host for term in self.host)),
+            mixed=None if self.mixed is None else self.mixed.times(decode),
         )
 
 

@@ -19,6 +19,7 @@ from simulator.latency.base import Floats
 from simulator.latency.checked_json import Section, read_json
 from simulator.latency.graphs import padded
 from simulator.latency.grid import DecodeGrid
+from simulator.latency.mixed_file import read_mixed
 from simulator.latency.profile import MAX_ROWS, MAX_TOKENS, Errors, Host, Profile, Reach
 from simulator.latency.roofline import A100, Efficiency, PrefillTerms, Roofline
 from simulator.specs.hardware import Hardware
@@ -151,7 +152,7 @@ def _profile(file: Section, name: str, target: str) -> Profile:
     error = section.section("held_out_error").number("step", 0, 10)
     profile = Profile(
         name=f"{Path(file.place).stem}: {name}",
-        provenance=_provenance(file, host, error),
+        provenance=_provenance(file, section, host, error),
         error=error,
         host=Host(host.number("per_step_us") * US, host.number("per_seq_us") * US),
         dense=dense,
@@ -165,6 +166,7 @@ def _profile(file: Section, name: str, target: str) -> Profile:
         errors=_errors(file, section),
         notes=tuple(section.texts("notes")),
         kernels=_kernels(file),
+        mixed=read_mixed(section, layers),
     )
     if "gpu_scale" in file.fields:  # written by `calibrate tune`
         profile = profile.with_gpu_scale(file.number("gpu_scale", 0.1, 10))
@@ -243,12 +245,19 @@ def _errors(file: Section, section: Section) -> Errors:
     return Errors(dense, decode, prefill, host.number("relative_error", 0, 10))
 
 
-def _provenance(file: Section, host: Section, error: float) -> str:
+def _provenance(file: Section, section: Section, host: Section, error: float) -> str:
     return (
         f"{Path(file.place).name}: {file.text('summary')}; held-out error of a step {100 * error:.1f} %; "
         f"{file.text('accuracy')}; host {host.number('per_step_us') / 1e3:g} ms + "
-        f"{host.number('per_seq_us'):g} us a sequence, {host.text('kind')}; {UNVERIFIED}"
+        f"{host.number('per_seq_us'):g} us a sequence, {host.text('kind')}; {_mixed_steps(section)}"
     )
+
+
+def _mixed_steps(section: Section) -> str:
+    if "mixed_attention" not in section.fields:
+        return UNVERIFIED
+    error = section.section("held_out_error").number("mixed", 0, 10)
+    return f"mixed steps: measured, held-out error of their attention {100 * error:.1f} %"
 
 
 def _check_physics(profile: Profile, place: str) -> None:
