@@ -2,9 +2,9 @@
 
 Dense: a sweep over the model's own shapes where a source has one (Vidur), else the second source's grid, of
 which the profile's knots are known and a fifth of all others is predicted; else a fifth of the main grid's.
-Attention: cells and rows of the tables used. GEMM: whole (n, k) shapes, by the residual interpolated between
-the others. Steps: decode steps composed of held-out attention and of GEMMs of unseen shapes. The sources'
-disagreement about the same GPU comes on top of all of them.
+Attention: inner cells and rows of the tables used. GEMM: whole (n, k) shapes, by the residual interpolated
+between the others. Steps: decode steps composed of held-out attention and of GEMMs of unseen shapes. The
+sources' disagreement about the same GPU comes on top of all of them.
 """
 
 from __future__ import annotations
@@ -142,11 +142,11 @@ def _line(axis: Floats, rows: Floats, x: float) -> Floats:
 def decode_left_out(
     decode: Grid, roofline: Roofline, rng: np.random.Generator
 ) -> tuple[tuple[Floats, Floats], Pairs]:
-    """Predict a fifth of the cells by the grid fitted to the others; also return their batch and length."""
+    """Predict a fifth of the inner cells by the grid fitted to the others; also return batch and length."""
     cells = np.isfinite(decode.measured)
-    drawn: Bools = np.asarray(rng.random(cells.shape) < SHARE)
-    enough: Bools = np.asarray(np.sum(cells & ~drawn, axis=1) >= 2)
-    held: Bools = np.asarray(cells & drawn & enough[:, None])
+    order = np.cumsum(cells, axis=1)
+    inner = cells & (order > 1) & (order < order[:, -1:])  # the ends of a row would be extrapolated
+    held: Bools = np.asarray(inner & (rng.random(cells.shape) < SHARE))
     kept = np.where(held, np.nan, decode.measured)
     known: Bools = np.asarray(np.isfinite(kept).any(axis=1))
     filled = np.full_like(decode.seconds, np.nan)

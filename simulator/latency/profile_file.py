@@ -38,8 +38,10 @@ does not skip the masked half, s * (kv + s): no test of a current kernel."""
 def read_profile(path: Path) -> Section:
     """Read a profile file and check its schema; InputError in one line for anything else."""
     file = read_json(path, "a profile")
-    if file.integer("schema") != SCHEMA:
-        raise InputError(f"{path}: schema {file.integer('schema')} is not {SCHEMA}, which this version reads")
+    schema = file.integer("schema")
+    if schema != SCHEMA:
+        why = "newer than" if schema > SCHEMA else "not"
+        raise InputError(f"{path}: schema {schema} is {why} {SCHEMA}, which this version of servetwin reads")
     return file
 
 
