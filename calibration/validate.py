@@ -19,6 +19,7 @@ from simulator.errors import ConfigError, InputError
 from simulator.latency.base import Floats
 from simulator.latency.profile import Profile
 from simulator.latency.profile_file import profile_of, read_profile, shipped_profiles
+from simulator.metrics.tables import COMPLETED
 from simulator.specs.shipped_models import get_model
 
 ASYNC_SINCE = (0, 14)  # vLLM release from which async scheduling is on unless turned off
@@ -179,8 +180,12 @@ def validate(
 def figures(run: MeasuredRun, simulated: Run, warmup: int = 0) -> dict[str, Figure]:
     """Return every figure of both runs by name; ConfigError if a request did not complete."""
     table = simulated.requests
-    done = np.isfinite(table.finish)
-    if len(table) != len(run) or not done.all():
+    if len(table) != len(run):
+        raise ConfigError(
+            f"{run.source}: {len(table)} of its {len(run)} requests reached the simulated server"
+        )
+    done = (table.status == COMPLETED) & (table.num_output == run.num_output)
+    if not done.all():
         row = int(np.argmin(done))
         raise ConfigError(
             f"{run.source}: request {row} did not complete in the simulation "
