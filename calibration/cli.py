@@ -24,7 +24,7 @@ unit column), AIConfigurator's tables (parquet), Vidur's mlp.csv. Other files ar
 
 @app.callback()
 def _commands() -> None:
-    """Keep `fit` a sub-command while it is the only one."""
+    """Keep each a sub-command, however many there are."""
 
 
 @app.command(help=FIT_HELP)
@@ -45,6 +45,49 @@ def fit(
 
     try:
         for line in run_fit(timings, out, hardware, model or [], source or []):
+            typer.echo(line)
+    except SimulatorError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+TUNE_HELP = """Tune a profile to a server of yours: host terms and one GPU scale, from one benchmark of it.
+
+RESULT is what `vllm bench serve --save-result --save-detailed` wrote, or a folder of a measured run. The
+first half of its requests is fitted on, the error on the second half printed before and after.
+
+    servetwin calibrate tune a100-80gb-sxm --bench result.json --log server.log -o mine.json
+"""
+
+
+@app.command(help=TUNE_HELP)
+def tune(
+    profile: Annotated[str, typer.Argument(help="A shipped profile's name, or a path.", show_default=False)],
+    bench: Annotated[Path, typer.Option(help="Result, or folder, of the measured run.", show_default=False)],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The profile to write.")] = Path("profile.json"),
+    log: Annotated[Path | None, typer.Option(help="The server's log: KV blocks and arguments.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model; default: the one that the result names.")] = None,
+    hardware: Annotated[str | None, typer.Option(help="GPU; must be the profile's.")] = None,
+    trace: Annotated[
+        str | None, typer.Option(help="Trace of the same requests, for the prefixes they share.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any scenario key: scheduler.max_num_seqs=128.", metavar="KEY=VALUE"),
+    ] = None,
+    skip: Annotated[int, typer.Option(min=0, help="How many first requests are cold and do not count.")] = 1,
+) -> None:
+    """Tune and write a profile; prints terms and held-out errors."""
+    from calibration.tune_command import run_tune
+    from simulator.cli.flags import flag_changes
+    from simulator.errors import SimulatorError
+
+    absent = dict.fromkeys(("format", "time_unit", "profile", "seed", "columns", "num_requests", "slo"))
+    flags = {"model": model, "hardware": hardware, "trace": None, "set_": set_, **absent}
+    try:
+        changes = flag_changes(flags, has_trace=False)
+        blocks = None if trace is None else Path(trace)
+        for line in run_tune(profile, bench, out, changes, log=log, trace=blocks, skip=skip):
             typer.echo(line)
     except SimulatorError as error:
         typer.echo(f"error: {error}", err=True)

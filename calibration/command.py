@@ -12,9 +12,11 @@ from calibration.checks import Checked, check
 from calibration.engine_command import run_engine_fit
 from calibration.fit import ModelFit, choose, fit
 from calibration.fit_all_reduce import AllReduceFit, fit_all_reduces
+from calibration.fit_report import fit_html
 from calibration.layers_command import has_layers, run_layers_fit
 from calibration.llmservingsim import is_llmservingsim, read_llmservingsim
-from calibration.profile_out import write_profile
+from calibration.profile_out import write_profile, write_text
+from calibration.random_fifth import SEEDS
 from calibration.timings import FITTED, Timing, read_timings_csv
 from calibration.vidur import read_vidur
 from calibration.write import ACCURACY, ASSUMED, HostTerms, profile_json
@@ -35,8 +37,9 @@ def run_fit(
     models: Sequence[str],
     source: Sequence[str],
     host: HostTerms = ASSUMED,
+    page: bool = True,
 ) -> Iterator[str]:
-    """Fit, write the profile, read it back, and yield the lines to print."""
+    """Fit, write the profile, read it back, and yield the lines to print; `page` adds NAME.html beside it."""
     gpu = get_hardware(hardware)
     chosen = _chosen(source)
     skipped: list[str] = []
@@ -56,13 +59,15 @@ def run_fit(
     except SimulatorError as error:
         raise type(error)(f"{error}{_beside(unfitted)}") from None
     write_profile(profile_json(fits, checked, gpu, host, groups), out, [fitted.model for fitted in fits])
+    if page:
+        write_text(fit_html(fits, checked, gpu.name, out.name), out.with_suffix(".html"))
     yield from report(fits, checked, skipped)
     for group in groups:
         others = "".join(f"; {value:+.0%} against {name}" for name, value in group.opinions.items())
         yield f"all-reduce of {group.fitted.gpus} GPUs: {group.residual:.1%}; large messages{others}"
     if unfitted:
         yield f"  left out{_beside(unfitted)}"
-    yield f"wrote {out} ({out.stat().st_size / 1e3:.0f} kB)"
+    yield f"wrote {out} ({out.stat().st_size / 1e3:.0f} kB)" + (f" and {out.stem}.html" if page else "")
 
 
 def _groups(checked: Checked, chosen: dict[str, str]) -> list[AllReduceFit]:
@@ -154,14 +159,27 @@ def report(fits: Sequence[ModelFit], checked: Checked, skipped: Sequence[str]) -
         yield f"  files of other kinds skipped: {', '.join(skipped)}"
     yield "held-out error, mean: layer GEMMs | decode attention, grid (line) | prefill attention | whole step"
     for fitted in fits:
-        e = fitted.errors
-        yield (
-            f"  {fitted.model.name}: {e.dense:.1%} | {e.decode:.1%} ({e.decode_linear:.1%}) | "
-            f"{e.prefill:.1%} | {e.step:.1%}"
-        )
-        for source, level, between in fitted.opinions:
-            knots = f"; between the knots {between:.1%}" if between is not None else ""
-            yield f"    layer GEMMs against {source}: {level:.1%} apart on average{knots}"
-        for note in fitted.notes if "/tp" not in fitted.model.name else ():
-            yield f"    {note}"
+        yield from _report_model(fitted)
     yield ACCURACY
+
+
+def _report_model(fitted: ModelFit) -> Iterator[str]:
+    e = fitted.errors
+    yield (
+        f"  {fitted.model.name}: {e.dense:.1%} | {e.decode:.1%} ({e.decode_linear:.1%}) | "
+        f"{e.prefill:.1%} | {e.step:.1%}"
+    )
+    fifths = (f"{name} {f.error.median:.1%} ({f.error.worst:.1%})" for name, f in fitted.fifths.items())
+    yield f"    a random fifth held out, median of {SEEDS} seeds (worst): {', '.join(fifths)}"
+    for how in dict.fromkeys(each.how for each in fitted.axes):
+        axes = (
+            f"{each.term} by {each.axis} {each.mean:.1%} ({each.worst:+.0%})"
+            for each in fitted.axes
+            if each.how == how
+        )
+        yield f"    {how}, mean (worst): {', '.join(axes)}"
+    for source, level, between in fitted.opinions:
+        knots = f"; between the knots {between:.1%}" if between is not None else ""
+        yield f"    layer GEMMs against {source}: {level:.1%} apart on average{knots}"
+    for note in fitted.notes if "/tp" not in fitted.model.name else ():
+        yield f"    {note}"

@@ -29,6 +29,8 @@ from calibration.fit_dense import (
     rows_of,
 )
 from calibration.held_out import HeldOut, held_out
+from calibration.left_out import LeftOut, left_out
+from calibration.random_fifth import Fifth, random_fifths, sweep_of
 from calibration.second_opinion import Opinion, second_opinions
 from calibration.timings import Timing
 from simulator.errors import ConfigError, suggest
@@ -53,6 +55,8 @@ class ModelFit(NamedTuple):
     prefill: tuple[float, float, float, float]
     longest_prefill: int
     errors: HeldOut
+    fifths: dict[str, Fifth]
+    axes: list[LeftOut]
     opinions: list[Opinion]
     used: list[tuple[str, str]]  # (operation, source)
     notes: list[str]
@@ -170,6 +174,9 @@ def _fit_model(
     head = monotone(dense.grid.seconds(roofline, vocab, hidden)[: len(head_rows)])
     line = fit_prefill(rows, roofline)
     errors = held_out(dense.grid, decode, rows, roofline)
+    sweep = sweep_of(timings, roofline, dense.grid.source)
+    if sweep is None and dense.edges is not None:
+        sweep = layer_gemms(dense.edges, roofline)
     longest = max(t.tokens for t in rows)
     return ModelFit(
         model,
@@ -181,6 +188,8 @@ def _fit_model(
         line,
         longest,
         errors,
+        random_fifths(sweep, layer, dense.grid, decode, rows, roofline),
+        left_out(dense.grid, decode, rows, roofline),
         opinions,
         used,
         notes,

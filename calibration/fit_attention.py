@@ -156,18 +156,20 @@ def fit_prefill(rows: Sequence[Timing], roofline: Roofline) -> PrefillLine:
     """Fit the prefill line by relative error; what grows with query heads is scaled to the model's."""
     from scipy.optimize import nnls
 
-    scale = np.array([t.heads / roofline.model.num_heads for t in rows])
-    chunks, tokens, pairs = prefill_sums(rows)
     seconds = np.array([t.seconds for t in rows])
-    terms = np.stack([np.ones(len(rows)), chunks * scale, tokens * scale, pairs * scale], axis=1)
+    terms = np.stack([np.ones(len(rows)), *prefill_sums(rows, roofline)], axis=1)
     found, _ = nnls(terms / seconds[:, None], np.ones(len(rows)))
     line = PrefillLine(*found.tolist())
     return line._replace(per_work=max(line.per_work, roofline.pair_flops / roofline.flops))
 
 
-def prefill_sums(rows: Sequence[Timing]) -> tuple[Floats, Floats, Floats]:
-    """Return chunks, tokens and query-key pairs s * (kv + s / 2) of each row, added over its batch."""
+def prefill_sums(rows: Sequence[Timing], roofline: Roofline | None = None) -> tuple[Floats, Floats, Floats]:
+    """Return chunks, tokens and query-key pairs s * (kv + s / 2) of each row, added over its batch.
+
+    With a roofline each is scaled to its model's heads, as the line is that `fit_prefill` fits.
+    """
+    scale = np.array([t.heads / roofline.model.num_heads if roofline else 1.0 for t in rows])
     chunks = np.array([float(t.batch) for t in rows])
     tokens = np.array([float(t.batch * t.tokens) for t in rows])
     pairs = np.array([t.batch * t.tokens * (t.kv + t.tokens / 2) for t in rows])
-    return chunks, tokens, pairs
+    return scale * chunks, scale * tokens, scale * pairs

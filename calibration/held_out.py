@@ -78,7 +78,7 @@ def prefill_left_out(rows: Sequence[Timing], roofline: Roofline) -> Floats:
     for fold in range(FOLDS):
         test = [i for i in range(len(rows)) if i % FOLDS == fold]
         line = fit_prefill([t for i, t in enumerate(rows) if i % FOLDS != fold], roofline)
-        predicted[test] = line.seconds(*prefill_sums([rows[i] for i in test]))
+        predicted[test] = line.seconds(*prefill_sums([rows[i] for i in test], roofline))
     return predicted
 
 

@@ -16,8 +16,13 @@ def write_profile(text: str, out: Path, models: Sequence[Model]) -> None:
     """Write a profile, held to the reader's own rules before it replaces anything."""
     for model in models:
         profile_of(Section(json.loads(text), str(out)), model)
+    write_text(text, out)
+
+
+def write_text(text: str, out: Path) -> None:
+    """Write a file, and its folder if there is none; InputError if that cannot be."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+        out.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         raise InputError(f"{out}: cannot be written: {error.strerror}") from None

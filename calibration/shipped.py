@@ -49,7 +49,10 @@ RECIPES = {
             "aic_a100_sxm_context_attention_bf16.parquet",
             "aic_a100_sxm_generation_attention_bf16.parquet",
             "vidur_mlp_a100_tp1_llama2-7b_llama3-8b.csv",
+            "aic_a100_sxm_custom_allreduce.csv",
+            "vidur_allreduce_a100_dgx.csv",
         ),
+        models=(),  # the default four, and the ranks of groups
     ),
     "rtx4090": Recipe(
         "rtx-4090",
@@ -78,7 +81,10 @@ def build(kernels: Path, out: Path = FOLDER, names: Sequence[str] = ()) -> Itera
             raise ConfigError(f"no shipped profile {name[:60]!r}{suggest(name, RECIPES)}")
         recipe = RECIPES[name]
         files = [kernels / file for file in recipe.files]
-        yield from run_fit(files, out / f"{name}.json", recipe.hardware, recipe.models, [], recipe.host)
+        made = run_fit(
+            files, out / f"{name}.json", recipe.hardware, recipe.models, [], recipe.host, page=False
+        )
+        yield from made
 
 
 if __name__ == "__main__":

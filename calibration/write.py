@@ -148,6 +148,15 @@ def _model(fitted: ModelFit) -> Json:
         "shape": {name: getattr(model, name) for name in (*SHAPE, "vocab_size")},
         "notes": fitted.notes,
         "held_out_error": {name: round(value, 4) for name, value in errors._asdict().items()},
+        "held_out": {
+            "random_fifth_median_worst": {
+                name: [round(error, 4) for error in fifth.error] for name, fifth in fitted.fifths.items()
+            },
+            "left_out_mean_worst": {
+                f"{each.term}, {each.axis}, {each.how}": [round(each.mean, 4), round(each.worst, 4)]
+                for each in fitted.axes
+            },
+        },
         "second_opinions": [
             {"source": name, "level": round(level, 4), "between_knots": between and round(between, 4)}
             for name, level, between in fitted.opinions

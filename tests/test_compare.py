@@ -399,7 +399,7 @@ def test_a_winner_without_a_profile_has_none(scenario: str) -> None:
     flags = {
         "tiny-cpu": (),
         "roofline": ("--set", "latency.kind=roofline"),
-        "estimated": ("--hardware", "h100-80gb-sxm"),
+        "estimated": ("--hardware", "l40s"),
     }
     base = "tiny-cpu" if scenario == "tiny-cpu" else "chat-a100"
     vary = ("--vary", "scheduler.max_num_seqs=8,12", "--num-requests", 5, *QUIET)

@@ -272,6 +272,24 @@ def test_a_wrong_field_is_named_in_one_line(tmp_path: Path, case: str) -> None:
     assert len(str(caught.value)) < 500
 
 
+def test_a_profile_of_a_newer_schema_is_refused_as_such(tmp_path: Path) -> None:
+    data = shipped() | {"schema": 7}
+    with pytest.raises(InputError, match=r"mine\.json: schema 7 is newer than 1, which this version"):
+        load_profile(written(tmp_path, data), "llama-3-8b")
+
+
+def test_a_gpu_scale_multiplies_gpu_times_alone_and_must_not_beat_the_peaks(tmp_path: Path) -> None:
+    plain = PROFILES["llama-3-8b"]
+    step = decodes(8, 8000)
+    scaled = load_profile(written(tmp_path, shipped() | {"gpu_scale": 1.25}), "llama-3-8b")
+    host = plain.host.per_step + 8 * plain.host.per_seq
+    assert scaled.step_time(step) - host == pytest.approx(1.25 * (plain.step_time(step) - host))
+    with pytest.raises(InputError, match="under physics"):
+        load_profile(written(tmp_path, shipped() | {"gpu_scale": 0.5}), "llama-3-8b")
+    with pytest.raises(InputError, match="gpu_scale must be between"):
+        load_profile(written(tmp_path, shipped() | {"gpu_scale": 0}), "llama-3-8b")
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"schema": 1}', "\x00"])
 def test_what_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "p.json"

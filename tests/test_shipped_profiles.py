@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from calibration.fit_attention import decode_grid, folded
+from calibration.measured import read_measured
 from calibration.shipped import RECIPES, build
 from calibration.timings import Timing
+from calibration.validate import validate
 from simulator.errors import ConfigError
+from simulator.latency.profile import Host
 from simulator.latency.profile_file import SHIPPED, load_profile
 from simulator.latency.roofline import Roofline
 from simulator.specs.hardware import get_hardware
@@ -72,3 +76,34 @@ def test_make_profiles_rebuilds_every_shipped_profile_byte_for_byte(
         assert (tmp_path / f"{name}.json").read_bytes() == (SHIPPED / f"{name}.json").read_bytes(), name
     assert set(RECIPES) == {path.stem for path in SHIPPED.glob("*.json")}
     assert json.loads((tmp_path / "h200.json").read_text())["host"]["kind"] == "assumed"
+
+
+H100_RUNS = {"llama-2-7b": ("vllm_h100_llama-2-7b", 7438), "codellama-34b": ("vllm_h100_codellama-34b", 2537)}
+
+
+def h100_errors(model: str, data: Path, host: Host | None = None) -> dict[str, float]:
+    """Errors of a real run under the shipped profile, without its cold first request."""
+    folder, blocks = H100_RUNS[model]
+    profile = load_profile("h100-80gb-sxm", model)
+    profile = profile if host is None else replace(profile, host=host)
+    found = validate(
+        read_measured(data / "measured" / folder), profile, "h100-80gb-sxm", blocks=blocks, warmup=1
+    )
+    return {name: figure.error for name, figure in found.metrics.items() if figure.error is not None}
+
+
+@pytest.mark.parametrize("model", H100_RUNS)
+def test_one_host_constant_serves_both_h100_runs(model: str, shared_data: Path) -> None:
+    errors = h100_errors(model, shared_data)
+    assert abs(errors["mean_e2el_ms"]) < 0.05
+    assert abs(errors["median_ttft_ms"]) < 0.12
+
+
+def test_the_h100_constant_is_the_one_that_llama_2_tpot_gives(shared_data: Path) -> None:
+    def mean_tpot(microseconds: float) -> float:
+        return h100_errors("llama-2-7b", shared_data, Host(microseconds * 1e-6, 0.0))["mean_tpot_ms"]
+
+    shipped = 1e6 * RECIPES["h100-80gb-sxm"].host.per_step
+    low, high = mean_tpot(shipped - 20), mean_tpot(shipped + 20)
+    assert low < 0 < high
+    assert high - low < 0.01

@@ -256,6 +256,10 @@ class Profile:
             **{term: math.exp(deviates[term] * error) for term, error in self.error_terms.items()}
         )
 
+    def with_gpu_scale(self, scale: float) -> Profile:
+        """Return the profile with every GPU time multiplied; the host stays."""
+        return self if scale == 1 else self._times(scale, scale, scale, 1.0)
+
     def draws(self, k: int, rng: np.random.Generator | None = None) -> list[Profile]:
         """Return k profiles that the truth might as well be: each term times a log-normal factor.
 

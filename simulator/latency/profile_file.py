@@ -38,8 +38,10 @@ does not skip the masked half, s * (kv + s): no test of a current kernel."""
 def read_profile(path: Path) -> Section:
     """Read a profile file and check its schema; InputError in one line for anything else."""
     file = read_json(path, "a profile")
-    if file.integer("schema") != SCHEMA:
-        raise InputError(f"{path}: schema {file.integer('schema')} is not {SCHEMA}, which this version reads")
+    schema = file.integer("schema")
+    if schema != SCHEMA:
+        why = "newer than" if schema > SCHEMA else "not"
+        raise InputError(f"{path}: schema {schema} is {why} {SCHEMA}, which this version of servetwin reads")
     return file
 
 
@@ -146,7 +148,7 @@ def _profile(file: Section, name: str, target: str) -> Profile:
     host = file.section("host")
     dense = _dense(file, section, roofline)
     rows, head = _polyline(section.section("head"), "rows", "us")
-    heads = _continued(np.arange(MAX_ROWS + 1), rows, head, roofline.head)
+    heads = continued(np.arange(MAX_ROWS + 1), rows, head, roofline.head)
     heads[0] = 0.0  # no sampled row, no head
     decode, reach_kv = _decode(section, roofline)
     layers = roofline.model.num_layers
@@ -179,6 +181,8 @@ def _profile(file: Section, name: str, target: str) -> Profile:
         kernels=_kernels(file),
         mixed=read_mixed(section, layers),
     )
+    if "gpu_scale" in file.fields:  # written by `calibrate tune`
+        profile = profile.with_gpu_scale(file.number("gpu_scale", 0.1, 10))
     _check_physics(profile, section.place)
     return profile
 
@@ -217,7 +221,7 @@ def _dense(file: Section, section: Section, roofline: Roofline) -> Floats:
     sizes = [int(size) for size in graphs.numbers("sizes", rising=True)]
     tokens = np.arange(MAX_TOKENS + 1)
     computed = padded(tokens, sizes)
-    seconds = _continued(computed, knots, layer, roofline.layer)
+    seconds = continued(computed, knots, layer, roofline.layer)
     eager = np.where(tokens > sizes[-1], graphs.number("eager_us") * US, 0.0)
     once: Floats = roofline.once(computed)
     if "once" in section.fields:  # measured: what comes once a step, before and after the layers
@@ -226,7 +230,7 @@ def _dense(file: Section, section: Section, roofline: Roofline) -> Floats:
     return roofline.model.num_layers * seconds + once + eager
 
 
-def _continued(
+def continued(
     at: NDArray[np.int64], knots: Floats, seconds: Floats, formula: Callable[[ArrayLike], Floats]
 ) -> Floats:
     """Interpolate between knots, and go on beyond them by the roofline's increments.
