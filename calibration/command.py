@@ -14,6 +14,7 @@ from calibration.fit import ModelFit, choose, fit
 from calibration.fit_all_reduce import AllReduceFit, fit_all_reduces
 from calibration.fit_report import fit_html
 from calibration.layers_command import has_layers, run_layers_fit
+from calibration.llmservingsim import SOURCE as LAYERS_SOURCE
 from calibration.llmservingsim import is_llmservingsim, read_llmservingsim
 from calibration.profile_out import write_profile, write_text
 from calibration.random_fifth import SEEDS
@@ -48,7 +49,7 @@ def run_fit(
     if has_layers(every, gpu):
         yield from run_layers_fit(every, paths, out, gpu, models, None if host is ASSUMED else host)
         return
-    ops = {t.op for t in every}
+    ops = {t.op for t in every if t.source != LAYERS_SOURCE}
     if "dense" in ops and "gemm" not in ops:
         yield from run_engine_fit(every, paths, out, gpu, [get_model(name) for name in models], chosen)
         return

@@ -21,7 +21,8 @@ from simulator.specs.shipped_models import get_model
 
 GPU, LLAMA = get_hardware("a100-80gb-sxm"), get_model("llama-3-8b")
 TRUTH = Roofline.of(GPU, LLAMA)
-A100 = json.loads((SHIPPED / "a100-80gb-sxm.json").read_text(encoding="utf-8"))["models"]
+SECTIONS = json.loads((SHIPPED / "a100-80gb-sxm.json").read_text(encoding="utf-8"))["models"]
+A100 = {name: section for name, section in SECTIONS.items() if "/tp" not in name}  # whole models
 TARGETS = {
     "dense": 0.03,
     "dense below 1024 tokens": 0.035,

@@ -271,13 +271,13 @@ def test_the_tally_counts_draws_in_the_metric_s_direction() -> None:
 
 
 def test_sources_of_their_own_are_drawn_independently() -> None:
-    gpus = candidates_of(["hardware.gpu=a100-80gb-sxm,h100-80gb-sxm"])
+    gpus = candidates_of(["hardware.gpu=a100-80gb-sxm,l40s"])
     base = load_scenario("chat-a100").with_(**{"workload.num_requests": 20})
     found = compare(base, gpus, n_model_draws=3)
     assert found.draws is not None
     assert list(found.draws.sources.values()) == [
         "a100-80gb-sxm.json on a100-80gb-sxm",
-        "estimate for h100-80gb-sxm",
+        "estimate for l40s",
     ]
     assert found.text().splitlines()[-1].startswith("Drawn independently, as their times have sources")
     same = compare(base, candidates_of(["scheduler.async_scheduling=true,false"]), n_model_draws=2)
