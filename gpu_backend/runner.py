@@ -2,7 +2,7 @@
 
 Decodes and chunks share one flattened batch, as in Sarathi-Serve and vLLM. The number of tokens is padded to
 a ladder of sizes: on CUDA a graph replays captured sizes, on the CPU small matrix products are quicker at
-these sizes than just below them (MKL at m = 2, 3: twice the time of m = 4).
+these sizes than just below them (MKL at m = 2, 3: twice the time of m = 4), the head's among them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Runner:
         last = np.cumsum([row.num_tokens for row in ordered]) - 1
         at = dict(zip(map(id, ordered), last.tolist(), strict=True))
         sampled = [at[id(row)] - back for row in rows if row.samples for back in range(row.num_draft, -1, -1)]
-        wanted = self._to_device(np.array(sampled, dtype=np.int64))
+        more = padded(len(sampled)) - len(sampled) if sampled and self.device.type == "cpu" else 0
+        wanted = self._to_device(np.array(sampled + sampled[:1] * more, dtype=np.int64))
         if self.graphs is not None and last[-1] < len(rows) and self.graphs.fits(len(rows)):
             numbers, own = self._decodes(ordered)
             hidden = self.graphs.run(numbers, self._blocks(own, numbers[3]))
@@ -80,7 +81,7 @@ class Runner:
             hidden = self.decoder.forward(ids, positions, self.kv, inputs, self.attention)
         if not sampled:  # no kernel is asked to work on nothing
             return torch.empty((0, self.decoder.config.vocab_size), device=self.device)
-        return self.decoder.head(hidden[wanted])
+        return self.decoder.head(hidden[wanted])[: len(sampled)]
 
     @torch.inference_mode()
     def warm_up(self, sizes: Many[int] = (1, 16, 64), chunks: Many[int] = ()) -> None:

@@ -74,7 +74,8 @@ def test_make_profiles_rebuilds_every_shipped_profile_byte_for_byte(
     list(build(shared_data / "kernels", tmp_path))
     for name in RECIPES:
         assert (tmp_path / f"{name}.json").read_bytes() == (SHIPPED / f"{name}.json").read_bytes(), name
-    assert set(RECIPES) == {path.stem for path in SHIPPED.glob("*.json")}
+    shipped = {path.stem for path in SHIPPED.glob("*.json")}
+    assert shipped - set(RECIPES) == {"cpu-reference"}  # from timings of our own, which no public table has
     assert json.loads((tmp_path / "h200.json").read_text())["host"]["kind"] == "assumed"
 
 
