@@ -190,6 +190,7 @@ def test_policies_plan_with_the_profile_and_not_with_the_truth() -> None:
     assert len(seen) > 3
 
 
+@pytest.mark.slow
 def test_coverage_a_truth_from_the_error_distribution_is_inside_in_nine_of_ten_cases() -> None:
     """100 cases, each with draws and a truth of its own; 81 to 97 hits have 99.7 % of the binomial."""
     errors = Errors(0.1, 0.1, 0.15, 0.3)
