@@ -22,7 +22,8 @@ from simulator.experiments.compare import Comparison, candidates_of, compare
 from simulator.experiments.compare_draws import DrawnComparison
 from simulator.experiments.compare_report import comparison_html
 from simulator.experiments.intervals import interval_of
-from simulator.experiments.model_draws import SETTINGS, ModelDraws, draw_models, numbers
+from simulator.experiments.jobs import SETTINGS, numbers
+from simulator.experiments.model_draws import ModelDraws, draw_models
 from simulator.experiments.run_folder import load_run
 from simulator.latency.drafting import WithDraftModel, with_draft_model
 from simulator.latency.estimate import estimate

@@ -28,7 +28,6 @@ LAYERED = ("dense", "decode_attention", "prefill_attention", "mixed_attention", 
 WHOLE = ("step", "graph_step")  # extrapolated to all layers
 FEWEST_ROUNDS = 3  # of a point that is kept though time ran out
 CANARY_EVERY = 8  # points
-LOWER_QUARTILE, MEDIAN = 0.25, 0.5
 SECOND = 1e6  # in the file's unit
 Progress = Callable[[int, int], object]
 
@@ -175,9 +174,10 @@ class Session:
         return Uncaptured(self.graphs.unit(point, layers))
 
     def _row(self, point: Point, samples: dict[int, list[float]]) -> Row:
-        """Sum up a point's samples. A shared core only slows down, so there the lower quartile counts."""
-        at = MEDIAN if self._is_cuda else LOWER_QUARTILE
-        typical = {layers: float(np.quantile(times, at)) for layers, times in samples.items()}
+        """Sum up a point's samples: their median; on a CPU the mean: a run pays for slow spells too."""
+        typical = {
+            layers: float((np.median if self._is_cuda else np.mean)(t)) for layers, t in samples.items()
+        }
         few, many = self.bench.layers
         most = samples[many]
         fixed, seconds = 0.0, typical[many]

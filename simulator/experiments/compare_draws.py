@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from simulator.config.run import Run
 from simulator.experiments.intervals import Interval, interval_of
+from simulator.experiments.jobs import Values, numbers
 from simulator.experiments.metric_cells import cell, change, lower_is_better, metric_of
-from simulator.experiments.model_draws import ModelDraws, Values, numbers
+from simulator.experiments.model_draws import ModelDraws
 
 TITLES = ("model interval", "of change")
 

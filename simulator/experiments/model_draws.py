@@ -12,38 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from simulator.config.build import Machine, Policies, profile_path
-from simulator.config.run import Run, run_scenario
-from simulator.config.scenario import Scenario
+from simulator.config.build import profile_path
+from simulator.config.run import Run
 from simulator.errors import ConfigError
 from simulator.experiments.intervals import METHOD, Interval, interval_of
-from simulator.latency.uncertainty import draw_deviates, drawn, error_terms
-from simulator.workload.workload import Workload
+from simulator.experiments.jobs import FEW_STEPS, Job, Values, serve_all
+from simulator.latency.uncertainty import draw_deviates, error_terms
 
 MIN_DRAWS = 2  # one value spans nothing
-FEW_STEPS = 60_000
-"""So many steps in all take some two seconds: less than worker processes need to start."""
-
-SETTINGS = {
-    *("num_prompts", "request_rate", "burstiness", "max_concurrency", "rtfx", "seed", "profile_error"),
-    *("attainment_target", "injected", "block_size", "num_gpu_blocks", "usable_blocks"),
-}
-"""Numbers of a summary that are asked for, not found out."""
-
-Values = dict[str, float]
-"""A run's metrics by name; what has no value is absent."""
-
-
-class Job(NamedTuple):
-    """One run under one draw; it travels to a worker process."""
-
-    scenario: Scenario
-    policies: Policies
-    machine: Machine
-    workload: Workload
-    deviates: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -113,7 +90,7 @@ def draw_models(
             jobs.append(Job(run.scenario, run.policies, run.machine, run.workload, deviates))
     if workers is None:
         workers = 1 if k * sum(len(run.steps) for run in runs.values()) <= FEW_STEPS else -1
-    found = _served(jobs, workers, progress)
+    found = serve_all(jobs, workers, progress)
     values = {name: found[i * k : (i + 1) * k] for i, name in enumerate(runs)}
     return ModelDraws(k, seed, errors, sources, values)
 
@@ -123,37 +100,3 @@ def source_of(run: Run) -> str:
     path = profile_path(run.scenario, run.machine)
     gpu = run.machine.hardware.name
     return f"estimate for {gpu}" if path is None else f"{path.name} on {gpu}"
-
-
-def numbers(run: Run) -> Values:
-    """Return every number of a run's summary that the run found out, vLLM's keys and ours."""
-    both = {**run.own, **run.summary}
-    return {
-        name: float(value)
-        for name, value in both.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and name not in SETTINGS
-    }
-
-
-def serve_drawn(job: Job) -> Values:
-    """Run a scenario whose steps take what one draw says, and return its metrics."""
-    return numbers(
-        run_scenario(
-            job.scenario,
-            policies=job.policies,
-            machine=job.machine,
-            workload=job.workload,
-            latency=drawn(job.machine.latency, job.deviates),
-        )
-    )
-
-
-def _served(jobs: list[Job], workers: int, progress: Callable[[int, int], None] | None) -> list[Values]:
-    from joblib import Parallel, delayed
-
-    found = []
-    for values in Parallel(n_jobs=workers, return_as="generator")(delayed(serve_drawn)(job) for job in jobs):
-        found.append(values)
-        if progress is not None:
-            progress(len(found), len(jobs))
-    return found

@@ -1,0 +1,81 @@
+"""One run as a piece of work that can travel: to another process, to another machine, or nowhere.
+
+Whatever runs many scenarios (draws, tournaments, capacity, sweeps) makes a list of jobs and gets back their
+numbers in the same order; where they ran leaves no trace in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from simulator.config.build import Machine, Policies
+from simulator.config.run import Run, run_scenario
+from simulator.config.scenario import Scenario
+from simulator.latency.paced import Paced
+from simulator.latency.uncertainty import drawn
+from simulator.workload.workload import Workload
+
+SETTINGS = {
+    *("num_prompts", "request_rate", "burstiness", "max_concurrency", "rtfx", "seed", "profile_error"),
+    *("attainment_target", "injected", "block_size", "num_gpu_blocks", "usable_blocks"),
+}
+"""Numbers of a summary that are asked for, not found out."""
+FEW_STEPS = 60_000
+"""So many steps in all take some two seconds: less than worker processes need to start."""
+
+Values = dict[str, float]
+"""A run's metrics by name; what has no value is absent."""
+Progress = Callable[[int, int], None]
+"""Called with what is done and what there is."""
+
+
+class Job(NamedTuple):
+    """One run: `deviates` draw the errors of its latency model, `pace` multiplies every step's time."""
+
+    scenario: Scenario
+    policies: Policies
+    machine: Machine
+    workload: Workload
+    deviates: Mapping[str, float] | None = None
+    pace: float = 1.0
+
+
+def numbers(run: Run) -> Values:
+    """Return every number of a run's summary that the run found out, vLLM's keys and ours."""
+    both = {**run.own, **run.summary}
+    return {
+        name: float(value)
+        for name, value in both.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in SETTINGS
+    }
+
+
+def serve(job: Job) -> Values:
+    """Run a job and return its metrics."""
+    latency = job.machine.latency
+    if job.deviates is not None:
+        latency = drawn(latency, job.deviates)
+    if job.pace != 1.0:
+        latency = Paced(latency, job.pace)
+    return numbers(
+        run_scenario(
+            job.scenario,
+            policies=job.policies,
+            machine=job.machine,
+            workload=job.workload,
+            latency=latency,
+        )
+    )
+
+
+def serve_all(jobs: Sequence[Job], workers: int, progress: Progress | None = None) -> list[Values]:
+    """Run jobs in so many processes (-1: one a core); the result does not depend on how many."""
+    from joblib import Parallel, delayed
+
+    found = []
+    for values in Parallel(n_jobs=workers, return_as="generator")(delayed(serve)(job) for job in jobs):
+        found.append(values)
+        if progress is not None:
+            progress(len(found), len(jobs))
+    return found
