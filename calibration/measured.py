@@ -18,8 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import InputError
+from simulator.experiments.server.read_vllm import read_rows
+from simulator.experiments.server.result_file import iter_objects
 from simulator.latency.base import Floats
 from simulator.latency.checked_json import Section, read_json
+from simulator.metrics.tables import COMPLETED
 from simulator.workload.traces import read_trace
 from simulator.workload.workload import Ints, Workload
 
@@ -183,33 +186,23 @@ def _spans_folder(folder: Path) -> MeasuredRun:
 
 def _bench_result(path: Path) -> MeasuredRun:
     """Read what `vllm bench serve --save-detailed` wrote: client-side times; failed requests are left out."""
-    file = read_json(path, "a result of vllm bench serve --save-detailed")
-    names = ("input_lens", "output_lens", "ttfts", "itls", "start_times")
-    lists = {name: file.get(name) for name in names}
-    if not all(isinstance(values, list) for values in lists.values()):
-        raise InputError(f"{path}: {', '.join(names)} must be lists: was --save-detailed given?")
-    columns = {name: list(values) for name, values in lists.items() if isinstance(values, list)}
-    if len({len(values) for values in columns.values()}) != 1:
-        raise InputError(f"{path}: {', '.join(names)} must have one entry for each request")
-    ok = [i for i, tokens in enumerate(columns["output_lens"]) if tokens]
-    try:
-        ttft = np.array([float(columns["ttfts"][i]) for i in ok])
-        gaps = np.array([sum(map(float, columns["itls"][i])) for i in ok])
-        start = np.array([float(columns["start_times"][i]) for i in ok])
-        prompt, output = (_whole([columns[name][i] for i in ok]) for name in names[:2])
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path}: not a number in {', '.join(names)}: {str(error)[:80]}") from None
-    left_out = len(columns["output_lens"]) - len(ok)
+    result = next(iter_objects(path))
+    if "output_lens" not in result.fields or "start_times" not in result.fields:
+        raise InputError(f"{path}: lacks output_lens or start_times: was --save-detailed given?")
+    rows = read_rows(result)
+    assert rows is not None, "it has output_lens"
+    done = rows.take(np.flatnonzero(rows.status == COMPLETED))
+    left_out = len(rows) - len(done)
     run = MeasuredRun(
         name=path.stem,
         source=str(path),
-        arrival=start,
-        num_prompt=prompt,
-        num_output=output,
-        ttft=ttft,
-        e2e=ttft + gaps,
-        queue=np.full(len(ok), np.nan),
-        engine={"model": file.fields.get("model_id")},
+        arrival=done.arrival,
+        num_prompt=done.num_prompt,
+        num_output=done.num_output,
+        ttft=done.ttft,
+        e2e=done.e2e,
+        queue=np.full(len(done), np.nan),
+        engine={"model": result.fields.get("model_id")},
         notes=(f"{left_out} failed requests are left out",) if left_out else (),
     )
     return _sorted(run)

@@ -145,7 +145,7 @@ def test_the_server_log_gives_blocks_and_arguments(tmp_path: Path) -> None:
     [
         (["a100", "--bench", "r.json"], "a100: "),
         (["a100-80gb-sxm", "--bench", "absent.json"], "absent.json"),
-        (["a100-80gb-sxm", "--bench", "bad.json"], "lacks 'input_lens'"),
+        (["a100-80gb-sxm", "--bench", "bad.json"], "lacks output_lens or start_times"),
         (["a100-80gb-sxm", "--bench", "r.json", "--hardware", "h200"], "is of a100-80gb-sxm"),
         (["a100-80gb-sxm", "--bench", "r.json", "--model", "qwen3-14b"], "no model of the shape"),
         (["a100-80gb-sxm", "--bench", "r.json", "--set", "kv.blocks=1"], "kv.blocks"),

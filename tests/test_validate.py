@@ -90,6 +90,9 @@ def test_a_bench_result_is_read_and_failed_requests_are_left_out(tmp_path: Path)
     assert run.e2e == pytest.approx([0.7, 0.4])
     assert run.notes == ("1 failed requests are left out",)
     path.write_text(json.dumps({**result, "itls": 3}))
+    with pytest.raises(InputError, match="itls must be 3 lists"):
+        read_measured(path)
+    path.write_text(json.dumps({"model_id": "m", "completed": 3}))
     with pytest.raises(InputError, match="was --save-detailed given"):
         read_measured(path)
 

@@ -54,6 +54,8 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario = "chat-a100
         return validate(Scenario, _parse(scenario_text(name), name), name)
     path = Path(name, "scenario.yaml") if os.path.isdir(name) else Path(name)
     if not os.path.isfile(path):
+        if os.path.isfile(os.path.join(name, "summary.json")):
+            raise ConfigError(f"scenario {name[:200]!r}: an imported result, which has no scenario")
         raise ConfigError(
             f"scenario {name[:200]!r}: no such file, run folder or bundled scenario"
             f"{suggest(name[:200], bundled_scenarios())}"

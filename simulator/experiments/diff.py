@@ -67,7 +67,7 @@ def diff(
     steps: tuple[KindError, ...] = ()
     times = again = None
     new: dict[str, object] = {}
-    if split or (split is None and is_model):
+    if split or (split is None and is_model and a.known_scenario is not None):
         try:
             times, told = _prices(a, b)
             notes += told

@@ -8,6 +8,7 @@ from simulator.config.scenario import Scenario
 from simulator.experiments.run_folder import SavedRun
 
 NUM_KEYS = 5  # scenario keys that are named; the others are counted
+SAME_LOAD = 0.01  # two runs whose requests or tokens differ by less served the same load
 
 
 def own(run: SavedRun) -> Mapping[str, object]:
@@ -34,9 +35,38 @@ def labels(a: SavedRun, b: SavedRun, names: tuple[str, str]) -> list[str]:
         one, other = own(a).get(key), own(b).get(key)
         if one != other and one is not None and other is not None:
             found.append(f"{key}: {names[0]} {one}, {names[1]} {other}")
-    keys = changed_keys(a.scenario, b.scenario)
+    found += [line for run, name in zip((a, b), names, strict=True) for line in imported_lines(run, name)]
+    found += load_lines(a, b, names)
+    if a.known_scenario is None or b.known_scenario is None:
+        return found
+    keys = changed_keys(a.known_scenario, b.known_scenario)
     if keys:
         found.append(f"scenarios differ in {len(keys)} key{'s' * (len(keys) > 1)}: {listed(keys, NUM_KEYS)}")
+    return found
+
+
+def imported_lines(run: SavedRun, name: str) -> list[str]:
+    """Say what cannot be compared of a result that another tool measured."""
+    mark = own(run).get("imported")
+    if not isinstance(mark, dict) or run.known_scenario is not None:
+        return []
+    found = [f"{name} was {own(run).get('source')}: its decisions, steps and settings are not compared"]
+    if missing := mark.get("missing"):
+        found.append(f"not in the file of {name}: {listed(missing, NUM_KEYS)}")
+    return found
+
+
+def load_lines(a: SavedRun, b: SavedRun, names: tuple[str, str]) -> list[str]:
+    """Say that an imported result is of another load than the run beside it."""
+    if a.known_scenario is not None and b.known_scenario is not None:
+        return []
+    found = []
+    for key in ("completed", "total_input_tokens", "total_output_tokens"):
+        one, other = a.summary.get(key), b.summary.get(key)
+        if not isinstance(one, int) or not isinstance(other, int):
+            continue
+        if abs(one - other) > SAME_LOAD * max(one, other):
+            found.append(f"not the same load: {key} {names[0]} {one:,}, {names[1]} {other:,}")
     return found
 
 

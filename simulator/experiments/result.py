@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.config.build import NO_POLICIES, Policies
 from simulator.config.run import Run, run_scenario
+from simulator.config.scenario import Scenario
 from simulator.engine.decisions import Decision
 from simulator.errors import ConfigError, SimulatorError, suggest
 from simulator.experiments.compare import Comparison as _Comparison
@@ -28,7 +29,6 @@ class Result:
     """What came of a run. `summary` has the keys of `vllm bench serve`, and ours under "servetwin"."""
 
     def __init__(self, saved: SavedRun, run: Run | None = None, policies: Policies = NO_POLICIES) -> None:
-        self.scenario = saved.scenario
         self.summary = saved.summary
         self._saved = saved
         self._run = run
@@ -39,6 +39,11 @@ class Result:
         """Wrap a run that was just made."""
         decisions = None if run.log is None else run.log.lines
         return cls(SavedRun(run.scenario, run.summary, run.requests, run.steps, decisions), run)
+
+    @property
+    def scenario(self) -> Scenario:
+        """What defines the run; InputError for an imported result, of which nobody knows it."""
+        return self._saved.scenario
 
     @cached_property
     def requests(self) -> pd.DataFrame:
@@ -150,7 +155,9 @@ class Result:
         from simulator.experiments.report_summary import key_figures
 
         own = self._own
-        lead = f"<p><b>{escape(self.scenario.name)}</b>: {escape(own.get('verdict') or '')}</p>"
+        known = self._saved.known_scenario
+        name = own["source"] if known is None else known.name
+        lead = f"<p><b>{escape(name)}</b>: {escape(own.get('verdict') or '')}</p>"
         note = f"<p><small>{escape(own['provenance'])}</small></p>"
         return (
             lead

@@ -33,14 +33,22 @@ OPTIONAL_FILES = ("report.html", "steps.csv", "decisions.jsonl", "timeline.json.
 
 @dataclass
 class SavedRun:
-    """A run as far as its folder holds it."""
+    """A run as far as its folder holds it. An imported result has no scenario and may lack its requests."""
 
-    scenario: Scenario
+    known_scenario: Scenario | None
     summary: dict[str, object]
     requests: RequestTable
     steps: StepTable | None
     decisions: list[Decision] | None
     acceptance: Path | None = None  # log of what a real engine's speculation accepted
+
+    @property
+    def scenario(self) -> Scenario:
+        """What defines the run; InputError for a result that was measured elsewhere and imported."""
+        if self.known_scenario is None:
+            source = self.summary["servetwin"]["source"]  # type: ignore[index]  # looked at when it was read
+            raise InputError(f"{source}: has no scenario or decisions; only its numbers can be compared")
+        return self.known_scenario
 
     @property
     def is_measured(self) -> bool:
@@ -64,12 +72,8 @@ def save_run(run: Run, folder: Path, *, logs: Iterable[str] = (), report: bool =
     summary, policies = folder / "summary.json", run.policies.files
     for policy in policies:
         policy.must_be_writable()
-    if (folder / "scenario.yaml").exists() and not summary.exists():
-        raise InputError(f"{folder}: holds a scenario.yaml that is no run's; name another folder with -o")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("summary.json", *OPTIONAL_FILES):
-            (folder / name).unlink(missing_ok=True)
+        clear_folder(folder)
         written = [write_table(folder / "requests.csv", run.requests)]
         written.append(write_scenario(run.scenario, folder, files=policies))
         if report:
@@ -88,6 +92,18 @@ def save_run(run: Run, folder: Path, *, logs: Iterable[str] = (), report: bool =
     except OSError as error:
         raise InputError(f"cannot write {error.filename or folder}: {error.strerror}") from None
     return [summary, *written]
+
+
+def clear_folder(folder: Path) -> None:
+    """Make a run's folder, without files of an earlier run that a new one may not replace.
+
+    InputError if it holds a scenario that is no run's.
+    """
+    if (folder / "scenario.yaml").exists() and not (folder / "summary.json").exists():
+        raise InputError(f"{folder}: holds a scenario.yaml that is no run's; name another folder with -o")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("summary.json", *OPTIONAL_FILES):
+        (folder / name).unlink(missing_ok=True)
 
 
 def write_run_report(run: Run, path: Path) -> Path:
@@ -146,18 +162,32 @@ def load_run(folder: str | Path) -> SavedRun:
     folder = Path(folder)
     if not (folder / "summary.json").is_file():
         raise InputError(f"{folder}: not a run folder (it has no summary.json)")
-    steps = folder / "steps.csv"
+    steps, summary = folder / "steps.csv", read_summary(folder / "summary.json")
+    is_imported = isinstance(summary["servetwin"].get("imported"), dict)  # type: ignore[attr-defined]
+    has = {name: not is_imported or (folder / name).is_file() for name in ("scenario.yaml", "requests.csv")}
     return SavedRun(
-        load_scenario(folder),
-        _read_summary(folder / "summary.json"),
-        RequestTable(**_read_table(folder / "requests.csv", RequestTable)),  # type: ignore[arg-type]
+        load_scenario(folder) if has["scenario.yaml"] else None,
+        summary,
+        read_requests(folder / "requests.csv") if has["requests.csv"] else no_requests(),
         StepTable(**_read_table(steps, StepTable)) if steps.is_file() else None,  # type: ignore[arg-type]
         _read_decisions(folder / "decisions.jsonl"),
         acceptance if (acceptance := folder / ACCEPTANCE).is_file() else None,
     )
 
 
-def _read_summary(path: Path) -> dict[str, object]:
+def read_requests(path: Path) -> RequestTable:
+    """Read requests.csv; a count that nobody noted is NaN."""
+    return RequestTable(**_read_table(path, RequestTable))  # type: ignore[arg-type]
+
+
+def no_requests() -> RequestTable:
+    """Return the table of a result that lists none."""
+    none = np.zeros(0, np.int64)
+    times = (np.zeros(0),) * 3
+    return RequestTable([], np.zeros(0), none, none, none, [], *times, none, none, none, [])
+
+
+def read_summary(path: Path) -> dict[str, object]:
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -206,6 +236,6 @@ def _parse(name: str, kind: str, column: tuple[str, ...]) -> object:
         return np.array([codes[text] for text in column], dtype=np.int64)
     if kind == "list[str]":
         return list(column)
-    if kind == "Ints":
+    if kind == "Ints" and "" not in column:
         return np.array([int(text) for text in column], dtype=np.int64)
     return np.array([float(text or "nan") for text in column])
