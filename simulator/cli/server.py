@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -60,5 +61,42 @@ def _outcome(summary: dict[str, object], written: list[Path]) -> str:
     )
 
 
+def export(
+    server: Annotated[str, typer.Argument(help="vllm or sglang.", metavar="vllm|sglang")],
+    run: Annotated[str, typer.Argument(help="Run folder, winner/ or any scenario.", metavar="RUN")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write the load here, as Mooncake jsonl.")
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Load policy code that the scenario file names.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Print what to type: the serve command, what the server cannot do, the client's command, what to expect.
+
+    Flags are those of vLLM 0.33 and SGLang 0.5.23. With -o the run's very requests are written for the
+    client, with their times, lengths and shared prefixes. A scenario that was not run is simulated first.
+
+    Examples:
+
+        servetwin export vllm runs/chat-a100-3bb0b00d -o load.jsonl
+
+        servetwin export sglang runs/compare-chat-a100-1234abcd/winner
+
+        servetwin export vllm chat-a100 --json
+    """
+    from simulator.config.build import Policies
+    from simulator.experiments.progress import ProgressBar
+    from simulator.experiments.server.export import export as make
+
+    with ProgressBar("export") as bar:
+        found = make(server, run, out=out, policies=Policies(trust=trust), progress=None if quiet else bar)
+    print(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.text())
+    if out is not None and not quiet:
+        print(f"Wrote {len(found.load):,} requests to {out}", file=sys.stderr)
+
+
 def register(app: typer.Typer) -> None:
     app.command("import")(import_)
+    app.command("export")(export)
