@@ -168,7 +168,7 @@ def test_json_is_one_object_on_stdout_and_all_else_on_stderr() -> None:
 
 def test_logs_are_written_as_asked() -> None:
     quick_run("out", "--log", "all")
-    logs = {"steps.csv", "decisions.jsonl", "timeline.json.gz"}
+    logs = {"steps.csv", "decisions.jsonl", "timeline.json.gz", "metrics.prom"}
     assert logs <= {path.name for path in Path("out").iterdir()}
     quick_run("out", "--log", "steps,decisions")
     assert {path.name for path in Path("out").iterdir()} & logs == {"steps.csv", "decisions.jsonl"}

@@ -158,8 +158,9 @@ def test_a_mixed_step_holds_prefill_and_decode() -> None:
 def test_counters_are_written_when_they_change() -> None:
     rows = {"start": [0.0, 1.0, 2.0], "end": [1.0, 2.0, 3.0], "num_running": [1.0, 1.0, 2.0]}
     events = list(trace_events(one_request(), step_table(rows), num_blocks=4))
-    counted = [(e["ts"], e["args"]) for e in events if e["ph"] == "C" and e["name"] == "num_requests"]
-    assert counted == [(0.0, {"running": 1.0, "waiting": 0.0}), (2e6, {"running": 2.0, "waiting": 0.0})]
+    name = "vllm:num_requests_running"
+    counted = [(e["ts"], e["args"]) for e in events if e["ph"] == "C" and e["name"] == name]
+    assert counted == [(0.0, {"requests": 1.0}), (2e6, {"requests": 2.0})]
     assert {e["pid"] for e in events if e["ph"] == "C"} == {ENGINE}
 
 

@@ -2,7 +2,7 @@
 
 summary.json   vLLM's keys, ours under "servetwin"     scenario.yaml   resolved: runs again as it is
 requests.csv   a row per request                       report.html     the same, to look at
-by --log: steps.csv, decisions.jsonl, timeline.json.gz (open in Perfetto)
+by --log: steps.csv, decisions.jsonl, timeline.json.gz (open in Perfetto) with metrics.prom (for Prometheus)
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from simulator.config.run import Run
 from simulator.config.scenario import Scenario
 from simulator.engine.decisions import Decision, is_decision
 from simulator.errors import InputError
+from simulator.experiments.metrics_text import write_metrics
 from simulator.experiments.report import write_report
 from simulator.experiments.scenario_folder import write_scenario
 from simulator.experiments.timeline import write_timeline
@@ -28,7 +29,7 @@ from simulator.metrics.block import result_block
 from simulator.metrics.tables import STATUS, RequestTable, StepTable
 
 ACCEPTANCE = "acceptance.csv"
-OPTIONAL_FILES = ("report.html", "steps.csv", "decisions.jsonl", "timeline.json.gz")
+OPTIONAL_FILES = ("report.html", "steps.csv", "decisions.jsonl", "timeline.json.gz", "metrics.prom")
 
 
 @dataclass
@@ -87,6 +88,9 @@ def save_run(run: Run, folder: Path, *, logs: Iterable[str] = (), report: bool =
         if "timeline" in logs:
             path = folder / "timeline.json.gz"
             write_timeline(path, run.requests, run.steps, num_blocks=run.machine.kv.usable_blocks)
+            written.append(path)
+            path = folder / "metrics.prom"
+            write_metrics(path, run.requests, run.steps, num_blocks=run.machine.kv.usable_blocks)
             written.append(path)
         summary.write_text(summary_text(run.summary), encoding="utf-8", newline="\n")
     except OSError as error:

@@ -67,8 +67,9 @@ def _slices(steps: StepTable) -> Iterator[Event]:
 def _counters(steps: StepTable, num_blocks: int) -> Iterator[Event]:
     usage = np.round(steps.used_blocks / num_blocks, 6) if num_blocks else steps.used_blocks
     counters: dict[str, dict[str, Floats | Ints]] = {
-        "num_requests": {"running": steps.num_running, "waiting": steps.num_waiting},
-        "kv_cache_usage_perc" if num_blocks else "kv_blocks": {"used": usage},
+        "vllm:num_requests_running": {"requests": steps.num_running},
+        "vllm:num_requests_waiting": {"requests": steps.num_waiting},
+        "vllm:kv_cache_usage_perc" if num_blocks else "kv_blocks": {"used": usage},
         "batch_tokens": {"decode": steps.num_decodes, "prefill": steps.prefill_tokens},
     }
     when = _nanoseconds(steps.start)
