@@ -2,8 +2,8 @@
 
 Names are those of vLLM 0.33's /metrics. The text has a sample every second of the run, whose start is
 the epoch: `promtool tsdb create-blocks-from openmetrics metrics.prom` makes blocks of it, and a dashboard
-made for vLLM shows the run in January 1970. Left out: histograms' buckets (their _sum and _count are there), what no step
-knows (prefix hits over time), and labels of engine and model.
+made for vLLM shows the run in January 1970. Left out: histograms' buckets (their _sum and _count are
+there), what no step knows (prefix hits over time), and labels of engine and model.
 """
 
 from __future__ import annotations

@@ -46,6 +46,7 @@ NUMBERS_STATED = (
     "total_token_throughput",
     "max_output_tokens_per_s",
     "max_concurrent_requests",
+    "rtfx",
 )
 TEXTS = ("date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id")
 LATENCY = re.compile(r"(mean|median|std|p\d{1,2}(?:\.\d+)?)_(ttft|tpot|itl|e2el|e2e_latency)_ms")
