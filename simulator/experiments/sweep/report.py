@@ -1,4 +1,4 @@
-"""The page of a sweep: what is best, metrics over what was varied, the trade-off, every point, what failed."""
+"""The page of a sweep: what is best, metrics over what was varied, the trade-off, all points, what failed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MOST_ROWS = 500
 _HOW = {
     "line": "One point a value; the menu chooses the metric. Bars are 95 % intervals over replications.",
     "heatmap": "The menu chooses the metric; the colour scale does not say which way is better.",
-    "parallel": "A line per point, coloured by the metric that the menu chooses. Drag along an axis to keep "
-    "only the lines that pass there.",
+    "scatter": "A dot per point, against each key that was varied; the menu chooses the metric. A line is "
+    "the mean of all points that share a value.",
     "pareto": "Up and to the right is better. On the line is what nothing beats in both respects.",
 }
 
@@ -37,7 +37,7 @@ def sweep_html(result: SweepResult) -> str:
     plan = result.sweep.plan
     first, *rest = result.outcome() or ["No point has a result."]
     lead = f'<h1>{escape(plan.name)}: {escape(result.size())}</h1><p class="verdict">{escape(first)}</p>'
-    lead += "".join(f'<p class="reason">{escape(line)}</p>' for line in rest if " failed (" not in line)
+    lead += "".join(f'<p class="provenance">{escape(line)}</p>' for line in rest if " failed (" not in line)
     notes = [("note", note) for note in [*result.sweep.notes, *_about(result)]]
     if result.failed:
         text = f"{len(result.failed)} of {len(result.rows)} points have a run that failed; see below"

@@ -60,7 +60,7 @@ class SweepResult:
         return [row for row in self.rows if row.failed]
 
     def plot(self, kind: str | None = None) -> Figure:
-        """Draw `pareto`, `line` (one key), `heatmap` (two) or `parallel` (any number); None: what fits."""
+        """Draw `pareto`, `line` (one key), `heatmap` (two) or `scatter` (any number); None: what fits."""
         from simulator.experiments.private_figure import PrivateFigure
         from simulator.experiments.sweep.plots import SWEEP_PLOTS, checked_kind, fitting
 
@@ -100,17 +100,21 @@ class SweepResult:
 
     def outcome(self) -> list[str]:
         """Say, a line each, which point is best in each metric, how wide the front is, and what failed."""
-        from simulator.experiments.sweep.plots import pareto_rows
+        from simulator.experiments.sweep.trade_off import pareto_rows
 
         lines = []
         for metric in self.metrics:
             row = self.best_row(metric) if any(metric in each.estimates for each in self.rows) else None
             if row is None:
                 continue
-            which = "lowest" if lower_is_better(metric) else "highest"
+            which = "Lowest" if lower_is_better(metric) else "Highest"
             title = COLUMNS.get(metric, metric)
             value = cell(metric, row.value(metric))
-            lines.append(f"{which} {title}: {value} at point {row.point.number} ({row.point.label()})")
+            equal = sum(each.value(metric) == row.value(metric) for each in self.rows) - 1
+            others = f" and {equal} more" if equal else ""
+            lines.append(
+                f"{which} {title}: {value} at point {row.point.number} ({row.point.label()}){others}"
+            )
         front = pareto_rows(self.rows)
         if front:
             numbers = ", ".join(str(row.point.number) for row in front[:12]) + ", .." * (len(front) > 12)
@@ -125,7 +129,7 @@ class SweepResult:
 
     def to_dict(self) -> dict[str, object]:
         """Return the table as JSON, a row per point."""
-        from simulator.experiments.sweep.plots import pareto_rows
+        from simulator.experiments.sweep.trade_off import pareto_rows
 
         table = self._columns()
         return {
