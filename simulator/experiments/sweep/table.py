@@ -66,7 +66,7 @@ def estimate(values: Sequence[float], level: float = LEVEL) -> Estimate:
     """Return the mean and its t-interval.
 
     >>> estimate([1.0, 2.0, 3.0])
-    Estimate(mean=2.0, low=-0.4841377117, high=4.4841377117)
+    Estimate(mean=2.0, low=-0.48413771175, high=4.4841377118)
     >>> estimate([5.0])
     Estimate(mean=5.0, low=None, high=None)
     """
