@@ -1,6 +1,6 @@
 """How much of two cores a sweep uses: the runs' own CPU time beside what the whole command took.
 
-    python benchmarks/sweep_efficiency.py [--workers 2] [--points 20] [--requests 9000]
+    python benchmarks/sweep_efficiency.py [--workers 2] [--points 24] [--requests 20000]
 
 Every run takes about a second or more. Three numbers: the time of all runs one after another in one process
 (their CPU time, which other work on the machine does not change); the wall time of `simulator.sweep` with so
@@ -47,8 +47,8 @@ def one_after_another(sweep: dict[str, Any]) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--points", type=int, default=20)
-    parser.add_argument("--requests", type=int, default=9000)
+    parser.add_argument("--points", type=int, default=24)
+    parser.add_argument("--requests", type=int, default=20_000)
     given = parser.parse_args()
     sweep = plan(given.points, given.requests)
     alone = one_after_another(sweep)

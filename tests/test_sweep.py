@@ -24,6 +24,7 @@ from simulator.experiments.sweep.points import build_sweep
 from simulator.experiments.sweep.run import Where, run_sweep
 from simulator.experiments.sweep.table import estimate
 from simulator.experiments.sweep.tasks import Outcome, Task, run_task
+from simulator.experiments.sweep.trade_off import tokens_per_user_and_gpu
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "examples" / "sweep.yaml"
 SMALL: dict[str, Any] = {
@@ -390,6 +391,28 @@ def test_text_from_a_sweep_file_cannot_inject_html(tmp_path: Path) -> None:
     ).read_text()
     assert "<img src=x" not in page
     assert "<script>alert(2)" not in page
+
+
+def test_a_point_on_two_gpus_gives_its_tokens_to_each(tmp_path: Path) -> None:
+    vary = {"parallel.tensor_parallel_size": [1, 2], "workload.num_requests": [30]}
+    found = simulator.sweep({"base": "chat-a100", "vary": vary}, workers=1, progress=False)
+    whole = [row.value("output_throughput") for row in found.rows]
+    assert whole[0] is not None
+    assert whole[1] is not None
+    each = tokens_per_user_and_gpu(found.rows)
+    assert each[:, 1].tolist() == [whole[0], whole[1] / 2]
+    tpot = [row.value("mean_tpot_ms") for row in found.rows]
+    assert each[:, 0].tolist() == [1000 / ms for ms in tpot if ms]
+
+
+def test_a_folder_of_a_run_is_left_alone(tmp_path: Path) -> None:
+    simulator.simulate("tiny-cpu").save(tmp_path / "run")
+    file = written(tmp_path, "base: tiny-cpu\nvary: {seed: [1, 2]}\n")
+    before = (tmp_path / "run" / "report.html").read_bytes()
+    for flags in ([], ["--fresh"]):
+        told = servetwin("sweep", file, "-o", tmp_path / "run", *flags).complaint
+        assert "holds a run or a comparison" in told
+    assert (tmp_path / "run" / "report.html").read_bytes() == before
 
 
 def _square_or_die(number: int) -> int:

@@ -145,12 +145,12 @@ class Journal:
     def _read(self) -> None:
         """Read what is finished; of a whole sweep also what its shards have."""
         identity = self.folder / IDENTITY
+        if (self.folder / "scenario.yaml").exists() or (self.folder / "compare.json").exists():
+            raise InputError(f"{self.folder}: holds a run or a comparison; name another folder with -o")
         if self._fresh:
             for path in self._files():
                 os.truncate(path, 0)
             identity.unlink(missing_ok=True)
-        elif (self.folder / "scenario.yaml").exists() or (self.folder / "compare.json").exists():
-            raise InputError(f"{self.folder}: holds a run or a comparison; name another folder with -o")
         self._compare(identity)
         for path in self._files():
             self._read_file(path)

@@ -64,7 +64,7 @@ class Sweep:
 
 
 def label(keys: Mapping[str, object]) -> str:
-    """Return changes in a line, keys without their sections.
+    """Return changes in a line, keys without their sections and files without their folders.
 
     >>> label({"scheduler.max_num_seqs": 64, "scheduler.order": "fcfs"})
     'max_num_seqs=64 order=fcfs'
@@ -74,7 +74,9 @@ def label(keys: Mapping[str, object]) -> str:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    if isinstance(value, str):
+        return value.rpartition("/")[2] or value
+    return json.dumps(value, default=str)
 
 
 def build_sweep(plan: Plan, policies: Policies = NO_POLICIES) -> Sweep:
