@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 from simulator.errors import ConfigError, InputError, suggest
 
 BACKENDS = ("loky", "dask", "ray")
+IDLE_S = 30
+"""Seconds after which a worker without work ends, also one whose sweep was killed."""
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -109,7 +111,11 @@ def open_pool(
             yield _ray_pool(stack, address, workers)
         else:
             num = workers or num_cores()
-            yield Pool("loky", num, {"backend": "loky", "initializer": _ignore_interrupts})
+            yield Pool(
+                "loky",
+                num,
+                {"backend": "loky", "initializer": _ignore_interrupts, "idle_worker_timeout": IDLE_S},
+            )
 
 
 def check_backend(backend: str, address: str | None = None, workers: int | None = None) -> None:
