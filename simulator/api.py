@@ -30,6 +30,10 @@ from simulator.experiments.model_interval import add_model_interval, drawable_ma
 from simulator.experiments.progress import ProgressBar
 from simulator.experiments.result import Comparison, Result
 from simulator.experiments.run_folder import load_run as _load_run
+from simulator.experiments.sweep.plan import read_plan
+from simulator.experiments.sweep.points import build_sweep
+from simulator.experiments.sweep.result import SweepResult
+from simulator.experiments.sweep.run import Where, run_sweep
 from simulator.kv.cached_block import Block
 from simulator.kv.eviction import EVICTIONS, Eviction
 from simulator.kv.size import KvSize, kv_size
@@ -74,6 +78,7 @@ __all__ = [
     "Scheduler",
     "Sequence",
     "SimulatorError",
+    "SweepResult",
     "Workload",
     "bounds",
     "compare",
@@ -85,6 +90,7 @@ __all__ = [
     "load_trace",
     "replay_cache",
     "simulate",
+    "sweep",
 ]
 
 
@@ -211,6 +217,40 @@ def bounds(
     run = scenario._run or scenario._again()
     with ProgressBar(f"{run.scenario.name}, reference") as bar:
         return Bounds(find_bounds(run, progress=None if progress is False else bar))
+
+
+def sweep(
+    sweep: str | Path | Mapping[str, Any],
+    folder: str | Path | None = None,
+    *,
+    backend: str = "loky",
+    address: str | None = None,
+    workers: int | None = None,
+    fresh: bool = False,
+    trust: bool = False,
+    progress: bool | None = None,
+) -> SweepResult:
+    """Run every point of a sweep: a sweep file, or a mapping with its keys (base, vary, design, ..).
+
+    Values of a mapping may be policies of your own. With a folder each finished run is kept there, and a
+    sweep that was interrupted goes on. `backend` is loky (this machine), dask or ray, perhaps at an
+    `address`; the result does not depend on it. `trust` loads policy files that files name. ConfigError says
+    what cannot be used. A point that fails is in `.failed`, and the others go on.
+    """
+    built = build_sweep(read_plan(sweep), Policies(trust=trust))
+    where = None if folder is None else Path(folder)
+    with ProgressBar(built.plan.name, unit="runs") as bar:
+        found = run_sweep(
+            built,
+            where,
+            where=Where(backend, address, workers),
+            fresh=fresh,
+            progress=None if progress is False else bar,
+        )
+    result = SweepResult(built, found)
+    if where is not None:
+        result.write(where)
+    return result
 
 
 def load_run(folder: str | Path, *, trust: bool = False) -> Result:
