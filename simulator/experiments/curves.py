@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ALPHA = 0.18
 """How much of its colour a band keeps."""
 MARK_STEP = 0.07
-"""Each further mark's name is so much lower, as a share of the panel."""
+"""Each further mark's name is so much higher, as a share of the panel."""
 
 Values = Sequence[float | None]
 
@@ -86,10 +86,10 @@ def add_marks(
         fig.add_vline(x=x, line={"color": INK, "width": 1.2, "dash": "dash"}, row=row, col=col)
         fig.add_annotation(
             x=math.log10(x) if log else x,
-            y=1 - MARK_STEP * i,
+            y=MARK_STEP * i + MARK_STEP / 4,
             yref="y domain",
-            xanchor="left",
-            yanchor="top",
+            xanchor="right" if x > max(marks.values()) / 2 else "left",
+            yanchor="bottom",
             text=text(name),
             showarrow=False,
             bgcolor="rgba(255,255,255,0.8)",
@@ -123,7 +123,7 @@ def band_figure(
 def axis(fig: Figure, which: str, title: str, *, log: bool = False, row: int = 1, col: int = 1) -> None:
     """Title an axis; a logarithmic one says so and has ticks at 1, 2 and 5."""
     update = fig.update_xaxes if which == "x" else fig.update_yaxes
-    scale = {"type": "log", "dtick": "D2"} if log else {"rangemode": "tozero"}
+    scale = {"type": "log", "dtick": "D2", "tickformat": ",.3~r"} if log else {"rangemode": "tozero"}
     update(title_text=f"{title}, log scale" if log else title, row=row, col=col, **scale)
 
 

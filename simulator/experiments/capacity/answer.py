@@ -137,7 +137,7 @@ class Answer:
         if point.grows and point.growth > self.tolerance and point.attainment.value >= self.target:
             return f"the queue grows by {100 * point.growth:.1f} % of what arrives"
         parts = [
-            f"{name.upper().replace('E2EL', 'E2E')} within its limit for {100 * share.value:.1f} %"
+            f"{name.upper().replace('E2EL', 'E2E')} within its limit for {100 * share.value:.2f} %"
             for name, share in sorted(shares.items(), key=lambda each: each[1].value if each[1] else 1.0)
             if share is not None and share.value < 1.0
         ]

@@ -164,14 +164,18 @@ def outcome(found: Found) -> str:
     """Say who has the highest capacity."""
     if found.winner is None:
         return "No candidate meets the SLO at any rate tested."
-    equals = [n for n, a in found.answers.items() if a.rate == found.answers[found.winner].rate]
+    best = found.answers[found.winner]
+    equals = [n for n, a in found.answers.items() if a.rate == best.rate]
     tie = f"; just as high: {', '.join(equals[1:])}" if len(equals) > 1 else ""
-    return f"Differences are to {found.baseline}, over paired replications. Highest: {found.winner}{tie}"
+    return f"Highest: {found.winner}, {best.rate:.4g} {best.loads.unit}{tie}"
 
 
 def notes(found: Found) -> list[str]:
     """Say what the answer rests on."""
-    return [f"{found.replications.words(found.num_replications)}, the same at every rate", *found.notes]
+    told = [f"{found.replications.words(found.num_replications)}, the same at every rate"]
+    if len(found.answers) > 1:
+        told.append(f"differences are to {found.baseline}, replication by replication")
+    return [*told, *found.notes]
 
 
 def aligned(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
