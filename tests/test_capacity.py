@@ -38,7 +38,7 @@ def tiny(**changes: object) -> Scenario:
 
 def quick(**changes: object) -> Scenario:
     """Tiny-cpu with short answers, for what does not depend on them."""
-    lengths = {"kind": "uniform", "prompt": [24, 270], "output": [2, 6]}
+    lengths = {"kind": "uniform", "prompt": [24, 270], "output": [1, 2]}
     return tiny(**{"workload.lengths": lengths, "slo.ttft_ms": 400, **changes})
 
 
@@ -245,10 +245,10 @@ def test_candidates_get_paired_differences_and_a_winner() -> None:
 
 def test_neither_workers_nor_the_order_of_candidates_change_an_answer() -> None:
     vary = {"a": {}, "b": {"scheduler.max_num_seqs": 1}}
-    few = {"rates": (2.0, 9.0), "tolerance": 0.3, "replications": 2}
+    few = {"rates": (2.0, 9.0), "tolerance": 0.5, "replications": 2}
     one = find_capacity(quick(), vary, workers=1, **few)  # type: ignore[arg-type]
     two = find_capacity(quick(), vary, workers=2, **few)  # type: ignore[arg-type]
-    turned = find_capacity(quick(), dict(reversed(vary.items())), workers=1, **few)  # type: ignore[arg-type]
+    turned = find_capacity(quick(), {"b": vary["b"], "a": {}}, workers=1, **few)  # type: ignore[arg-type]
     assert capacity_text(one) == capacity_text(two)
     assert [turned.answers[name].tested for name in vary] == [one.answers[name].tested for name in vary]
 
@@ -321,7 +321,7 @@ def test_a_range_that_is_none_is_told_in_one_line(text: str) -> None:
 
 
 def test_the_command_writes_a_folder_whose_winner_is_a_scenario(tmp_path: Path) -> None:
-    flags = ("--rates", "2:9", "--tolerance", 0.5, "--replications", 2, "--json", "-o", tmp_path)
+    flags = ("--rates", "2:9", "--tolerance", 0.5, "--replications", 1, "--json", "-o", tmp_path)
     done = servetwin("capacity", "tiny-cpu", *flags, "--vary", "scheduler.max_num_seqs=4,12")
     assert done.code == 0
     summary = json.loads(done.out)
