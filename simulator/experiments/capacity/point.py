@@ -86,7 +86,8 @@ class Point:
     @property
     def goodput(self) -> Estimate | None:
         """Requests within the SLO per second in which requests were sent."""
-        return self.of("good", "span")
+        found = self.of("good", "span")
+        return found if found is None or found.low is None else found._replace(low=max(found.low, 0.0))
 
     def mean(self, name: str) -> Estimate | None:
         """Estimate the mean of a number over the replications that have it."""
