@@ -51,14 +51,14 @@ def numbers(run: Run) -> Values:
     }
 
 
-def serve(job: Job) -> Values:
-    """Run a job and return its metrics."""
+def serve(job: Job, measure: Callable[[Run], Values] = numbers) -> Values:
+    """Run a job and return its metrics, or what `measure`, a function of a module, makes of the run."""
     latency = job.machine.latency
     if job.deviates is not None:
         latency = drawn(latency, job.deviates)
     if job.pace != 1.0:
         latency = Paced(latency, job.pace)
-    return numbers(
+    return measure(
         run_scenario(
             job.scenario,
             policies=job.policies,
@@ -69,12 +69,18 @@ def serve(job: Job) -> Values:
     )
 
 
-def serve_all(jobs: Sequence[Job], workers: int, progress: Progress | None = None) -> list[Values]:
+def serve_all(
+    jobs: Sequence[Job],
+    workers: int,
+    progress: Progress | None = None,
+    measure: Callable[[Run], Values] = numbers,
+) -> list[Values]:
     """Run jobs in so many processes (-1: one a core); the result does not depend on how many."""
     from joblib import Parallel, delayed
 
     found = []
-    for values in Parallel(n_jobs=workers, return_as="generator")(delayed(serve)(job) for job in jobs):
+    runs = (delayed(serve)(job, measure) for job in jobs)
+    for values in Parallel(n_jobs=workers, return_as="generator")(runs):
         found.append(values)
         if progress is not None:
             progress(len(found), len(jobs))

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from simulator.config.build import profile_path
+from simulator.config.build import Machine, profile_path
 from simulator.config.run import Run
+from simulator.config.scenario import Scenario
 from simulator.errors import ConfigError
 from simulator.experiments.intervals import METHOD, Interval, interval_of
 from simulator.experiments.jobs import FEW_STEPS, Job, Values, serve_all
@@ -97,6 +98,10 @@ def draw_models(
 
 def source_of(run: Run) -> str:
     """Name where a run's step times come from; runs with the same source share its error."""
-    path = profile_path(run.scenario, run.machine)
-    gpu = run.machine.hardware.name
+    return source_name(run.scenario, run.machine)
+
+
+def source_name(scenario: Scenario, machine: Machine) -> str:
+    """Name where the step times of a scenario come from."""
+    path, gpu = profile_path(scenario, machine), machine.hardware.name
     return f"estimate for {gpu}" if path is None else f"{path.name} on {gpu}"

@@ -1,0 +1,202 @@
+"""What a capacity leaves on disk: capacity.json, report.html, and winner/, a scenario at its capacity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+from simulator.config.build import profile_path
+from simulator.errors import InputError
+from simulator.experiments.capacity.answer import Answer
+from simulator.experiments.capacity.found import Found
+from simulator.experiments.capacity.knee import METHOD
+from simulator.experiments.capacity.plots import CAPACITY_PLOTS
+from simulator.experiments.capacity.point import LEVEL, Estimate, Point
+from simulator.experiments.capacity.words import (
+    candidate_cells,
+    details,
+    headline,
+    notes,
+    outcome,
+    rate_cells,
+    slo_words,
+    warnings,
+)
+from simulator.experiments.model_draws import source_name
+from simulator.experiments.report_page import (
+    Number,
+    Section,
+    banners_html,
+    escape,
+    figure_html,
+    page_html,
+    table_html,
+)
+from simulator.experiments.run_folder import default_folder
+from simulator.experiments.scenario_folder import write_scenario
+
+TITLES = {
+    "goodput": "Attainment and goodput",
+    "latency": "Latency over rate",
+    "cost": "Cost over rate",
+    "difference": "Differences",
+}
+HOW = {
+    "goodput": "The dashed upright is the capacity, the dotted line the attainment that is asked for. Bands "
+    "are 95 % intervals over replications. Goodput that falls while the rate rises is an overloaded server.",
+    "latency": "Means over replications of each run's percentile, on a logarithmic axis; dotted: the limit.",
+    "cost": "The price per hour of all GPUs over the output tokens of that hour.",
+    "difference": "Paired replications: the same requests for both. An interval across 0 is a tie.",
+}
+
+
+def capacity_folder(found: Found) -> Path:
+    """Return runs/capacity-<name>-<digest> for this search."""
+    asked = repr((found.target, found.tolerance, found.range, found.num_replications, found.num_draws))
+    scenarios = "".join(each.loads.base.digest() for each in found.answers.values())
+    digest = hashlib.sha256((scenarios + asked).encode()).hexdigest()[:8]
+    first = default_folder(found.base)
+    return first.with_name(f"capacity-{first.name.rpartition('-')[0]}-{digest}")
+
+
+def to_dict(found: Found) -> dict[str, object]:
+    """Return everything as JSON values; rates in `rate_unit`, times in ms, shares as fractions."""
+    first = next(iter(found.answers.values()))
+    return {
+        "name": found.base.name,
+        "version": version("servetwin"),
+        "seed": found.base.seed,
+        "slo": found.base.slo.model_dump(),
+        "attainment_target": found.target,
+        "tolerance": found.tolerance,
+        "rates": None if found.range is None else list(found.range),
+        "rate_unit": first.loads.unit,
+        "level": LEVEL,
+        "knee_method": METHOD,
+        "replications": found.num_replications,
+        "replication_kind": found.replications.kind,
+        "model_draws": found.num_draws,
+        "baseline": found.baseline,
+        "winner": found.winner,
+        "winner_capacity": None if found.winner is None else found.answers[found.winner].rate,
+        "candidates": [_candidate(found, name) for name in found.answers],
+        "notes": notes(found),
+        "scenario": found.base.to_dict(),
+    }
+
+
+def _candidate(found: Found, name: str) -> dict[str, object]:
+    answer = found.answers[name]
+    interval, model, apart = answer.interval, answer.model_interval, found.difference(name)
+    moved, edge, at = found.model_difference(name), answer.edge, answer.at
+    price = None if at is None else answer.cost(at)
+    machine = found.machines[name]
+    return {
+        "candidate": name,
+        "outcome": answer.outcome,
+        "rate": answer.rate,
+        "interval": None if interval is None else [interval.low, interval.high],
+        "model_interval": None if model is None else model.to_dict(),
+        "first_missed": None if edge is None else edge.missed,
+        "difference": None if apart is None else apart.to_dict(),
+        "model_difference": None if moved is None else moved.to_dict(),
+        "verdict": found.verdict(name),
+        "goodput": None if at is None else _estimate(at.goodput),
+        "knee": answer.knee,
+        "cost_per_million_output_tokens": _estimate(price),
+        "binding": answer.binding,
+        "binding_at": answer.pushed,
+        "missed_below": answer.missed_below,
+        "met_above": answer.met_above,
+        "words": [headline(found, answer), *details(answer)],
+        "provenance": machine.latency.provenance,
+        "times_from": source_name(answer.loads.base, machine),
+        "points": [_point(answer, point) for point in answer.points],
+    }
+
+
+def _point(answer: Answer, point: Point) -> dict[str, object]:
+    names = [f"{m}_p{rank}" for m in ("ttft", "tpot") for rank in (50, 90, 99)]
+    late = point.late_attainment
+    return {
+        "rate": point.rate,
+        "meets": answer.met[point.rate],
+        "attainment": point.attainment.to_dict(),
+        "late_attainment": None if late is None else late.value,
+        "goodput": _estimate(point.goodput),
+        "queue_growth": point.growth,
+        "cost_per_million_output_tokens": _estimate(answer.cost(point)),
+        **{f"{name}_ms": _estimate(point.mean(name)) for name in names},
+    }
+
+
+def _estimate(estimate: Estimate | None) -> dict[str, float | None] | None:
+    return None if estimate is None else estimate.to_dict()
+
+
+def capacity_text(found: Found) -> str:
+    """Return a capacity as strict JSON, the same bytes for the same search."""
+    text = json.dumps(to_dict(found), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return text.encode(errors="backslashreplace").decode()  # half a character may come from a name
+
+
+def capacity_html(found: Found) -> str:
+    """Return the page. The same search gives the same text."""
+    title = f"Capacity of {found.base.name}"
+    answers = list(found.answers.values())
+    several = len(answers) > 1
+    first, *rest = [headline(found, each) for each in answers]
+    lead = f'<h1>{escape(title)}</h1><p class="verdict">{escape(outcome(found) if several else first)}</p>'
+    told = [first, *rest] if several else details(answers[0])
+    lead += "".join(f'<p class="reason">{escape(line)}</p>' for line in told)
+    odd = [("warning", w) for each in answers for w in warnings(each)] if several else []
+    lead += banners_html([*odd, *(("note", f"{note}.") for note in notes(found))])
+    has_price = found.base.hardware.price_per_gpu_hour is not None
+    shown = [k for k in CAPACITY_PLOTS if (k != "cost" or has_price) and (k != "difference" or several)]
+    sections = [
+        Section(name, TITLES[name], figure_html(CAPACITY_PLOTS[name](found), f"capacity-{name}", HOW[name]))
+        for name in shown
+    ]
+    if several:
+        sections.insert(0, Section("candidates", "Candidates", _table(candidate_cells(found))))
+    tables = "".join(_table(rate_cells(each), each.name if several else "") for each in answers)
+    sections.append(Section("rates", "Rates tested", tables))
+    footer = f"servetwin {version('servetwin')}, seed {found.base.seed}; {slo_words(found)}"
+    return page_html(title, lead, sections, footer)
+
+
+def _table(cells: tuple[list[str], list[list[str]]], caption: str = "") -> str:
+    titles, rows = cells
+    words = {0} | {i for i, title in enumerate(titles) if title in ("SLO", "verdict")}
+    body = [[c if i in words else Number(c) for i, c in enumerate(row)] for row in rows]
+    return table_html(titles, body, caption)
+
+
+def save_capacity(found: Found, folder: Path, *, report: bool = True) -> list[Path]:
+    """Write capacity.json, report.html and winner/ and return their paths; InputError if it cannot be.
+
+    `winner/` is the winning scenario at its capacity; there is none if no rate meets.
+    """
+    if (folder / "summary.json").exists():
+        raise InputError(f"{folder}: holds a run; name another folder with -o")
+    files = [] if found.winner is None else list(found.policies[found.winner].files)
+    for file in files:
+        file.must_be_writable()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        contents = {"capacity.json": capacity_text(found)}
+        if report:
+            contents["report.html"] = capacity_html(found)
+        for name, content in contents.items():
+            (folder / name).write_text(content, encoding="utf-8", newline="\n")
+        written = [folder / name for name in contents]
+        (folder / "winner" / "scenario.yaml").unlink(missing_ok=True)
+        if found.winner is not None and (scenario := found.answers[found.winner].scenario) is not None:
+            (folder / "winner").mkdir(exist_ok=True)
+            profile = profile_path(scenario, found.machines[found.winner])
+            written.append(write_scenario(scenario, folder / "winner", files=files, profile=profile))
+    except OSError as error:
+        raise InputError(f"cannot write {error.filename or folder}: {error.strerror}") from None
+    return written
