@@ -18,6 +18,8 @@ from simulator.experiments.metric_cells import lower_is_better
 LEVEL = 0.95
 SURE = 0.999
 """A look at this level may end a tournament early; seven of them add at most 0.7 % of false verdicts."""
+NARROW = 0.99
+"""The interval at this level must be narrower than the margin to end a tournament by its width."""
 MARGIN = 0.05
 """Practical equivalence, relative to the baseline: profiles are no better than about so much."""
 MARGIN_OF_SHARE = 0.01
@@ -111,16 +113,17 @@ def verdict_of(found: Difference | None, metric: str) -> str:
 def is_settled(found: Difference | None, values: Sequence[float]) -> bool:
     """Say whether further replications would hardly change a verdict.
 
-    That is so for a tie; for an interval over replications narrower than the margin; and where the interval
-    at the level `SURE` excludes 0. Asking only whether the 95 % interval does, after every batch, would call
-    a winner too often (Law, 9.4.1: looking until it is significant).
+    That is so for a tie; where the interval at the level `NARROW` is narrower than the margin; and where the
+    interval at the level `SURE` excludes 0. Ending as soon as the 95 % interval excludes 0 would call
+    winners too often: a number that is looked at again and again strays once (Law, 9.4.1).
     """
     if found is None:
         return False
     low, high = found.combined.low, found.combined.high
     if low <= 0 <= high and max(-low, high) <= found.margin:
         return True
-    if found.sampling.high - found.sampling.low <= found.margin:
+    narrow = t_interval(values, NARROW)
+    if narrow is not None and narrow.high - narrow.low <= found.margin:
         return True
     sure = t_interval(values, SURE)
     is_sure = sure is not None and not sure.low <= 0 <= sure.high
