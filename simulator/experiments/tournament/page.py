@@ -29,9 +29,9 @@ def sections(standing: Standing) -> list[Section]:
         name: figure_html(draw(standing), f"tournament-{name}", HOW[name])
         for name, draw in TOURNAMENT_PLOTS.items()
     }
-    how = " ".join(lead(standing))
+    how = "".join(f"<p>{escape(line)}</p>" for line in lead(standing))
     return [
-        Section("verdicts", VERDICTS, told + figures["difference"] + table_of(*cells(standing), how)),
+        Section("verdicts", VERDICTS, told + figures["difference"] + table_of(*cells(standing)) + how),
         Section("means", "Means", figures["means"] + table_of(*mean_cells(standing))),
     ]
 
