@@ -442,3 +442,11 @@ def test_se_02_hostile_names_are_shown_and_never_run() -> None:
     assert "&lt;/script&gt;" in page
     save_comparison(made, Path("out"), hostile)
     assert load_scenario("out/winner").name == hostile
+
+
+def test_candidates_on_unlike_groups_of_gpus_do_not_share_a_machine() -> None:
+    scenario = load_scenario("chat-a100").with_(**{"workload.num_requests": 20})
+    found = compare(scenario, {str(n): {"parallel.tensor_parallel_size": n} for n in (1, 2)})
+    one, two = (run.machine.kv for run in found.runs.values())
+    assert (one.tensor_parallel_size, two.tensor_parallel_size) == (1, 2)
+    assert two.num_gpu_blocks > 2 * one.num_gpu_blocks

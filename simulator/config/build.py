@@ -76,6 +76,16 @@ class Machine:
     notes: tuple[str, ...]  # assumptions that the reader of a result must know
 
 
+NOT_THE_MACHINE = {"name", "seed", "scheduler", "workload", "slo", "run"}
+"""Sections of a scenario that its machine does not depend on, but for async scheduling."""
+
+
+def machine_key(scenario: Scenario) -> str:
+    """Return a text that is the same for scenarios which run on the same machine."""
+    kept = {key: value for key, value in scenario.to_dict().items() if key not in NOT_THE_MACHINE}
+    return repr((kept, scenario.scheduler.async_scheduling))
+
+
 def build_machine(scenario: Scenario) -> Machine:
     """Look up model, GPU and latency model, and size the KV pool."""
     model = get_model(scenario.model.name)

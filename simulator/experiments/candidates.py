@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from simulator.config.axes import split_objects
-from simulator.config.build import Machine, Policies, build_machine
+from simulator.config.build import Machine, Policies, build_machine, machine_key
 from simulator.config.build_workload import build_workload
 from simulator.config.loading import parse_value
 from simulator.config.policies import files_named
@@ -50,8 +50,7 @@ class Shared:
         self._workloads: dict[str, Workload] = {}
 
     def machine(self, scenario: Scenario) -> Machine:
-        key = repr((scenario.model, scenario.hardware, scenario.kv, scenario.latency))
-        key += str(scenario.scheduler.async_scheduling)
+        key = machine_key(scenario)
         if key not in self._machines:
             self._machines[key] = build_machine(scenario)
         return self._machines[key]

@@ -13,6 +13,7 @@ from simulator.config.build import NO_POLICIES, Policies, build_machine
 from simulator.config.scenario import Scenario
 from simulator.config.tenants import tenant_limits
 from simulator.errors import ConfigError
+from simulator.experiments.candidates import Candidate, with_candidate
 from simulator.experiments.capacity.answer import Answer
 from simulator.experiments.capacity.around import draw_errors, find_binding
 from simulator.experiments.capacity.found import Found
@@ -20,7 +21,6 @@ from simulator.experiments.capacity.length import longer, unseen_overload, wante
 from simulator.experiments.capacity.loads import Loads
 from simulator.experiments.capacity.search import search
 from simulator.experiments.capacity.server import Search, Server
-from simulator.experiments.compare import Candidate, _apply
 from simulator.experiments.jobs import Progress
 from simulator.experiments.model_draws import checked_draws
 from simulator.experiments.replications import FEWEST_REQUESTS, Replications
@@ -67,7 +67,7 @@ def find_capacity(
         common = Replications.of(given, build_machine(given).max_model_len, num)
         found = Found(given, {}, common, num, target, tolerance, rates, n_model_draws, notes=[*notes])
         for name, candidate in (candidates or {PLAIN: {}}).items():
-            _enter(found, name, *_apply(given, candidate, policies))
+            _enter(found, name, *with_candidate(given, candidate, policies))
         server.serve([_plain_search(found, name) for name in found.answers])
         wanted = max(map(wanted_requests, found.answers.values()))
         if longer(given, wanted) is given:

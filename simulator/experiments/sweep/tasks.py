@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
-from simulator.config.build import Machine, Policies, build_machine
+from simulator.config.build import Machine, Policies, build_machine, machine_key
 from simulator.config.scenario import Scenario
 from simulator.errors import Interrupted, moment_of
 from simulator.experiments.jobs import Job, Values, serve
@@ -23,7 +23,6 @@ MOST_FRAMES = 30
 """Innermost calls of a traceback that are kept."""
 _KEPT_WORKLOADS = 4  # settings whose workloads a worker keeps, of all their replications
 _KEPT_MACHINES = 64
-_ELSEWHERE = ("name", "seed", "workload", "slo", "run", "scheduler")  # what no machine depends on
 _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][^\s/\\:'\"(),;]+)+[/\\](?=[^\s/\\])")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+\b")
 
@@ -68,9 +67,7 @@ _WORKLOADS: _Store[Replications] = _Store(_KEPT_WORKLOADS)
 
 def machine_of(scenario: Scenario) -> Machine:
     """Return the scenario's machine, kept for the next scenario on the same one."""
-    data = {key: value for key, value in scenario.to_dict().items() if key not in _ELSEWHERE}
-    key = json.dumps([data, scenario.scheduler.async_scheduling])
-    return _MACHINES.get(key, lambda: build_machine(scenario))
+    return _MACHINES.get(machine_key(scenario), lambda: build_machine(scenario))
 
 
 def run_task(task: Task) -> Outcome:
