@@ -93,9 +93,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scenario = load_scenario("tiny-cpu").with_(**{"name": HOSTILE, "workload.trace": str(top / "t.jsonl")})
     (top / "s.yaml").write_text(scenario.to_yaml())
     measured = write(top / "r.json", vllm(model_id=HOSTILE, label=HOSTILE, errors=["", "", HOSTILE]))
+    sweep = {"base": str(top / "s.yaml"), "vary": {"scheduler.max_num_seqs": [2, 8]}, "design": "grid"}
+    (top / "w.yaml").write_text(json.dumps(sweep))
+    compared = ["compare", top / "s.yaml", "--vary", "scheduler.max_num_seqs=2,8"]
+    few = ["--replications", "2", "--tolerance", "0.2", "--slo", "e2el:400", "--attainment", "0.5"]
     commands: list[list[object]] = [
         ["run", top / "s.yaml", "--log", "all", "-o", top / "run"],
-        ["compare", top / "s.yaml", "--vary", "scheduler.max_num_seqs=2,8", "-o", top / "compare"],
+        [*compared, "-o", top / "compare"],
+        [*compared, "--replications", "2", "-o", top / "tournament"],
+        ["capacity", top / "s.yaml", "--rates", "1:8", *few, "-o", top / "capacity"],
+        ["sweep", top / "w.yaml", "-o", top / "sweep"],
         ["bounds", top / "s.yaml", "-o", top / "bounds"],
         ["cache", top / "t.jsonl", "--block-size", "512", "-o", top / "cache"],
         ["import", measured, "-o", top / "imported"],
@@ -112,11 +119,20 @@ def test_se_02_every_command_that_writes_pages_is_here(folder: Path) -> None:
     """A new writer of html must be named in `folder`, or in the reason why it is not."""
     elsewhere = {"report_page", "figure_style", "plots", "private_figure"}  # parts of pages
     source = Path(__file__).parents[1] / "simulator" / "experiments"
-    writers = {p.stem for p in source.rglob("*.py") if re.search(r"page_html\(|write_html\(", p.read_text())}
-    known = {"report", "compare_report", "bounds_report", "cache_report", "diff_report"}
+    writers = {
+        str(path.relative_to(source).with_suffix(""))
+        for path in source.rglob("*.py")
+        if re.search(r"page_html\(|write_html\(", path.read_text())
+    }
+    known = {
+        *("report", "compare_report", "bounds_report", "cache_report", "diff_report"),
+        *("capacity/report", "sweep/report"),
+    }
     assert writers - elsewhere <= known, "add the command that writes the page to `folder`"
     pages = {path.parent.name for path in folder.rglob("*.html")}
-    assert pages == {"run", "compare", "bounds", "cache", "diff-imported", "diff-run"}
+    assert pages == {
+        *("run", "compare", "tournament", "capacity", "sweep", "bounds", "cache", "diff-imported", "diff-run")
+    }
 
 
 def test_se_02_no_page_holds_markup_from_a_file(folder: Path) -> None:
