@@ -30,6 +30,8 @@ from simulator.experiments.model_interval import add_model_interval, drawable_ma
 from simulator.experiments.progress import ProgressBar
 from simulator.experiments.result import Comparison, Result
 from simulator.experiments.run_folder import load_run as _load_run
+from simulator.experiments.search.api import search
+from simulator.experiments.search.search_result import SearchResult
 from simulator.kv.cached_block import Block
 from simulator.kv.eviction import EVICTIONS, Eviction
 from simulator.kv.size import KvSize, kv_size
@@ -72,6 +74,7 @@ __all__ = [
     "Result",
     "Scenario",
     "Scheduler",
+    "SearchResult",
     "Sequence",
     "SimulatorError",
     "Workload",
@@ -84,6 +87,7 @@ __all__ = [
     "load_scenario",
     "load_trace",
     "replay_cache",
+    "search",
     "simulate",
 ]
 
