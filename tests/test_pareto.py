@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.experiments.pareto import front
+from simulator.experiments.pareto import pareto_front
 from simulator.experiments.search.volume import hypervolume, trace
+
+
+def front(values: np.ndarray, maximize: list[bool]) -> np.ndarray:
+    return pareto_front(np.where(maximize, values, -values))
+
 
 GRID = st.sampled_from([0.0, 1.0, 2.0, 3.0, float("nan")])
 

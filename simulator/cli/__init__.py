@@ -10,7 +10,7 @@ from types import FrameType
 
 import typer
 
-from simulator.cli import bounds, cache, compare, inspect, run, search, sizes, traces
+from simulator.cli import bounds, cache, compare, inspect, run, search, sizes, sweep, traces
 from simulator.errors import Interrupted, SimulatorError
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (run, compare, inspect, sizes, traces, cache, bounds, search):
+for module in (run, compare, inspect, sizes, traces, cache, bounds, sweep, search):
     module.register(app)
 
 

@@ -80,17 +80,24 @@ def _read(path: Path) -> str:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _parse(text: str, place: str) -> dict[str, Any]:
+def _parse(text: str, place: str, what: str = "a scenario") -> dict[str, Any]:
     data = parse_yaml(text, place)
     if not isinstance(data, dict):
         found = "nothing" if data is None else f"{data!r:.80}"
-        raise ConfigError(f"{place}: a scenario is a mapping of keys to values, got {found}")
+        raise ConfigError(f"{place}: {what} is a mapping of keys to values, got {found}")
     return cast("dict[str, Any]", data)
 
 
-def absolute_paths(scenario: Scenario) -> Scenario:
-    """Return a scenario that means the same wherever it is read."""
-    return validate(Scenario, _resolve_paths(scenario.to_dict(), Path()), scenario.name)
+def read_mapping(path: Path, what: str) -> dict[str, Any]:
+    """Return the keys of a YAML file that is `what`, such as "a sweep"; ConfigError if it cannot be used."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    return _parse(_read(path), str(path), what)
+
+
+def absolute_paths(scenario: Scenario, folder: Path = Path()) -> Scenario:
+    """Return a scenario that means the same wherever it is read; its relative paths begin in `folder`."""
+    return validate(Scenario, _resolve_paths(scenario.to_dict(), folder), scenario.name)
 
 
 def _resolve_paths(data: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -1,30 +1,29 @@
-"""The Pareto front: points that no other equals in every objective and beats in one."""
+"""The Pareto front: what nothing else beats in every respect."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
+from numpy.typing import NDArray
 
-from simulator.metrics.summary import Bools
 from simulator.metrics.tables import Floats
 
 
-def front(values: Floats, maximize: Sequence[bool]) -> Bools:
-    """Return the mask of the non-dominated rows of (points, objectives); equal rows stay together.
+def pareto_front(values: Floats) -> NDArray[np.bool_]:
+    """Mark the rows that no row beats; larger is better in every column (negate what should be small).
 
-    A row with NaN is not on the front and dominates nothing.
+    A row beats another if it is as good in all columns and better in one. Equal rows stand or fall together;
+    a row with a nan is on no front. Shape (n, columns) gives (n,).
 
-    >>> front(np.array([[1.0, 5.0], [2.0, 5.0], [3.0, 9.0]]), [False, True]).tolist()
-    [True, False, True]
+    >>> pareto_front(np.array([[1.0, 3.0], [2.0, 2.0], [1.0, 2.0]])).tolist()
+    [True, True, False]
     """
-    costs = np.where(np.asarray(maximize, dtype=bool), -values, values)
-    mask = np.zeros(len(costs), dtype=bool)
-    left = np.flatnonzero(~np.isnan(costs).any(axis=1))
-    left = left[np.lexsort(costs[left].T[::-1])]  # what dominates a row comes before it
-    while len(left):
-        best = costs[left[0]]
-        equal = (costs[left] == best).all(axis=1)
-        mask[left[equal]] = True
-        left = left[(costs[left] < best).any(axis=1)]
-    return mask
+    known = np.flatnonzero(~np.isnan(values).any(axis=1))
+    best_first = known[np.lexsort(-values[known].T)]
+    front: list[int] = []
+    for i in best_first:  # whoever beats i comes before it
+        beaten = values[front] >= values[i]
+        if not (beaten.all(axis=1) & (values[front] > values[i]).any(axis=1)).any():
+            front.append(int(i))
+    marks = np.zeros(len(values), dtype=bool)
+    marks[front] = True
+    return marks

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from simulator.config.build import Policies
 from simulator.errors import InputError
 from simulator.experiments.progress import ProgressBar
-from simulator.experiments.search.evaluate import Outcome, Setting, evaluate, open_pool
 from simulator.experiments.search.result import Found
 from simulator.experiments.search.search import Report, run_search
 from simulator.experiments.search.search_file import Search, load_search
 from simulator.experiments.search.search_folder import open_folder, save_search
 from simulator.experiments.search.search_result import SearchResult
-from simulator.experiments.search.study import Point, need_optuna
+from simulator.experiments.search.study import need_optuna
+from simulator.experiments.sweep.backends import open_pool
 
 
 def search(
@@ -58,7 +58,7 @@ def search(
             fresh=fresh,
             progress=None if progress is False else bar.noted,
         )
-    return SearchResult(found, policies)
+    return SearchResult(found)
 
 
 def search_in_folder(
@@ -75,15 +75,11 @@ def search_in_folder(
     """Search, keeping trials in the folder if there is one; return the outcome and the files written."""
     need_optuna()
     with open_pool(backend, address=address, workers=workers) as pool:
-
-        def attempt(points: Sequence[Point], setting: Setting) -> Iterator[tuple[int, Outcome]]:
-            return evaluate(points, setting, pool)
-
         if folder is None:
-            return run_search(wanted, policies=policies, attempt=attempt, progress=progress), []
+            return run_search(wanted, policies=policies, pool=pool, progress=progress), []
         file = open_folder(wanted, folder, fresh=fresh)
         try:
-            found = run_search(wanted, policies=policies, attempt=attempt, file=file, progress=progress)
+            found = run_search(wanted, policies=policies, pool=pool, file=file, progress=progress)
         except OSError as error:
             raise InputError(f"cannot write {error.filename or file.path}: {error.strerror}") from None
-    return found, [file.path, *save_search(found, folder, policies)]
+    return found, [file.path, *save_search(found, folder)]

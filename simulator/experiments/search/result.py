@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from simulator.config.build import NO_POLICIES, Policies
 from simulator.config.scenario import Scenario
 from simulator.experiments.metric_cells import cell
-from simulator.experiments.pareto import front
+from simulator.experiments.pareto import pareto_front
 from simulator.experiments.search.search_file import Search
 from simulator.experiments.search.trials import Trial, point_key
 from simulator.metrics.tables import Floats
@@ -22,6 +23,7 @@ class Found:
 
     search: Search
     trials: list[Trial]
+    policies: Policies = NO_POLICIES  # the winner's, with the code as it was when it was tried
 
     @cached_property
     def complete(self) -> list[Trial]:
@@ -42,8 +44,8 @@ class Found:
         """Feasible trials that no other feasible one beats, best in the first objective first."""
         if not self.distinct:
             return []
-        first, *_ = goals = self.search.objectives
-        mask = front(self.scores(self.distinct), [each.maximize for each in goals])
+        first = self.search.objectives[0]
+        mask = pareto_front(-self.costs(self.distinct))
         kept = [trial for trial, is_best in zip(self.distinct, mask, strict=True) if is_best]
         sign = -1.0 if first.maximize else 1.0
         return sorted(kept, key=lambda trial: (sign * trial.values[first.metric], trial.number))

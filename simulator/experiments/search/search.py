@@ -6,29 +6,29 @@ so that it is where an undisturbed one would be; only what is missing is tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from simulator.config.build import Policies, build_machine
+from simulator.config.build import Policies
 from simulator.config.policies import files_named
 from simulator.config.run import run_scenario
 from simulator.config.scenario import Scenario
 from simulator.errors import ConfigError, InputError
 from simulator.experiments.jobs import SETTINGS
 from simulator.experiments.metric_cells import COLUMNS
-from simulator.experiments.replications import Replications
-from simulator.experiments.search.evaluate import Outcome, Setting
+from simulator.experiments.search.evaluate import Evaluator
 from simulator.experiments.search.goals import check_metrics, missing
 from simulator.experiments.search.result import Found, shown
 from simulator.experiments.search.search_file import Search
-from simulator.experiments.search.space import Choices, size
+from simulator.experiments.search.space import size
 from simulator.experiments.search.study import BATCH, Point, Study
-from simulator.experiments.search.trials import Trial, TrialFile, point_key
+from simulator.experiments.search.trials import Outcome, Trial, TrialFile, point_key
+from simulator.experiments.sweep.backends import Pool
+from simulator.experiments.sweep.designs import Range
 
 PROBE_REQUESTS = 20
 """A run of so many tells which metrics there are."""
 
-Try = Callable[[Sequence[Point], Setting], Iterator[tuple[int, Outcome]]]
 Report = Callable[[int, int, str], None]
 """Called with what is done, what there is, and the best so far."""
 
@@ -37,23 +37,24 @@ def run_search(
     search: Search,
     *,
     policies: Policies,
-    attempt: Try,
+    pool: Pool,
     file: TrialFile | None = None,
     progress: Report | None = None,
 ) -> Found:
     """Search; trials of `file` are not run again, new ones are put there. ConfigError if none succeeds."""
-    setting = _setting(search, policies)
-    found = _Searching(search, setting, attempt, file, progress).run()
+    metrics = metrics_of(search, policies)
+    evaluator = Evaluator(search.base, search.space, policies, pool, search.replications, metrics)
+    found = _Searching(search, evaluator, file, progress).run()
     if not found.complete:
         first = found.trials[0]
         raise ConfigError(f"search: all {len(found.trials)} trials failed; the first: {first.error:.300}")
-    return found
+    return replace(found, policies=evaluator.candidate(found.winner.point)[1])
 
 
-def _setting(search: Search, policies: Policies) -> Setting:
-    """Check the search against the base, and settle what its points have in common."""
+def metrics_of(search: Search, policies: Policies) -> list[str]:
+    """Return the metrics that are kept; ConfigError for one that no run has, and for code without trust."""
     for key, each in search.space.items():
-        code = files_named(each.values) if isinstance(each, Choices) else ()
+        code = () if isinstance(each, Range) else files_named(each.values)
         for value in sorted(code):
             if not policies.allows(value):
                 raise ConfigError(
@@ -63,12 +64,8 @@ def _setting(search: Search, policies: Policies) -> Setting:
     check_metrics([each.metric for each in search.objectives], known, "objectives")
     check_metrics([each.metric for each in search.constraints], known, "constraints")
     check_metrics(search.metrics, known, "metrics")
-    metrics = tuple(
-        dict.fromkeys([*search.goals, *search.metrics, *(name for name in COLUMNS if name in known)])
-    )
-    max_model_len = build_machine(search.base).max_model_len
-    reps = Replications.of(search.base, max_model_len, search.replications)
-    return Setting(search.base, policies, reps, search.replications, metrics)
+    usual = [name for name in COLUMNS if name in known]
+    return list(dict.fromkeys([*search.goals, *search.metrics, *usual]))
 
 
 def _known_metrics(base: Scenario, policies: Policies) -> list[str]:
@@ -87,11 +84,10 @@ def _known_metrics(base: Scenario, policies: Policies) -> list[str]:
 
 class _Searching:
     def __init__(
-        self, search: Search, setting: Setting, attempt: Try, file: TrialFile | None, progress: Report | None
+        self, search: Search, evaluator: Evaluator, file: TrialFile | None, progress: Report | None
     ) -> None:
         self.search = search
-        self.setting = setting
-        self.attempt = attempt
+        self.evaluator = evaluator
         self.file = file
         self.progress = progress
         self.study = Study(search.space, search.objectives, search.sampler, search.seed)
@@ -130,8 +126,7 @@ class _Searching:
         for key in [key for key in to_try if key in remembered]:  # the half of a pair that a kill left
             done |= {i: self._keep(replace(remembered[key], number=i)) for i in to_try.pop(key)}
         groups = list(to_try.values())
-        tried = self.attempt([points[group[0] - first] for group in groups], self.setting) if groups else ()
-        for i, outcome in tried:
+        for i, outcome in self.evaluator.tried([points[group[0] - first] for group in groups]):
             for number in groups[i]:
                 done[number] = self._keep(self._trial(number, points[number - first], outcome))
             self._tell_progress(done)

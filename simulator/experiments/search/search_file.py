@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from simulator.config.axes import AXES, renamed
-from simulator.config.checking import plain
-from simulator.config.loading import MAX_FILE_BYTES, absolute_paths, load_scenario
-from simulator.config.plain_yaml import dump_yaml, parse_yaml
+from simulator.config.loading import absolute_paths, read_mapping
+from simulator.config.plain_yaml import dump_yaml
 from simulator.config.policies import files_named
 from simulator.config.scenario import Scenario
 from simulator.errors import ConfigError, suggest
@@ -36,14 +35,15 @@ from simulator.experiments.search.goals import (
     parse_constraints,
     parse_objectives,
 )
-from simulator.experiments.search.space import Space, parse_space
+from simulator.experiments.search.space import Space, plain
 from simulator.experiments.search.study import SAMPLERS
+from simulator.experiments.sweep.plan import MOST_REPLICATIONS, read_axes, read_base, whole_number
 
 KEYS = (
     *("base", "vary", "objectives", "constraints", "sampler", "trials", "replications", "seed", "metrics"),
 )
 TRIALS = 100
-MAX_COUNT = 1_000_000
+MOST_TRIALS = 100_000
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Search:
         """Return the search as a file has it; it means the same wherever that is read."""
         return {
             "base": absolute_paths(self.base).to_dict(),
-            "vary": {key: each.to_plain() for key, each in self.space.items()},
+            "vary": {key: plain(key, each) for key, each in self.space.items()},
             "objectives": list(map(str, self.objectives)),
             "constraints": list(map(str, self.constraints)),
             "sampler": self.sampler,
@@ -104,62 +104,50 @@ def load_search(
         data, place, folder = dict(source), "search", Path()
     else:
         place, folder = str(source), Path(source).parent
-        data = _read(Path(source))
+        data = read_mapping(Path(source), "a search")
     for key in data:
         if key not in KEYS:
             raise ConfigError(f"{place}: unknown key {key!r:.80}{suggest(key, KEYS)}")
-    base = _base(data.get("base"), folder, place)
-    space = parse_space(_with_paths(data.get("vary"), folder), base, place)
+    try:
+        search = _search(data, folder, objectives)
+        if trials is not None:
+            search = replace(search, trials=whole_number("--trials", trials, 1, MOST_TRIALS))
+        return _constrained(search, data, constraints)
+    except ConfigError as error:
+        text = str(error)
+        raise ConfigError(text if text.startswith((f"{place}: ", "--")) else f"{place}: {text}") from None
+
+
+def _search(data: dict[str, Any], folder: Path, objectives: Any) -> Search:
+    for key in ("base", "vary"):
+        if data.get(key) is None:
+            raise ConfigError(f"{key} is missing")
+    base = absolute_paths(read_base(data["base"], folder))
+    space = read_axes(_with_paths(data["vary"], folder), base)
     if objectives:
         goals = parse_objectives(objectives, "--objective")
     else:
-        goals = parse_objectives(_list(data, "objectives", place), f"{place}: objectives")
-    search = Search(
+        goals = parse_objectives(_list(data, "objectives"), "objectives")
+    return Search(
         base,
         space,
         goals,
         (),
-        _sampler(data.get("sampler"), len(goals), place),
-        trials=_count(data.get("trials"), "trials", TRIALS, place),
-        replications=_count(data.get("replications"), "replications", 1, place),
-        seed=_count(data.get("seed"), "seed", 0, place, least=0),
-        metrics=tuple(map(str, _list(data, "metrics", place))),
+        _sampler(data.get("sampler"), len(goals)),
+        trials=whole_number("trials", data.get("trials", TRIALS), 1, MOST_TRIALS),
+        replications=whole_number("replications", data.get("replications", 1), 1, MOST_REPLICATIONS),
+        seed=whole_number("seed", data.get("seed", 0), 0, 2**63 - 1),
+        metrics=tuple(map(str, _list(data, "metrics"))),
     )
-    if trials is not None:
-        search = replace(search, trials=_count(trials, "trials", TRIALS, "--trials"))
-    return _constrained(search, data, constraints, place)
 
 
-def _constrained(search: Search, data: dict[str, Any], given: Any, place: str) -> Search:
+def _constrained(search: Search, data: dict[str, Any], given: Any) -> Search:
     if given:
         return replace(search, constraints=parse_constraints(given, "--constraint"))
     if data.get("constraints") is not None:
-        found = parse_constraints(_list(data, "constraints", place), f"{place}: constraints")
+        found = parse_constraints(_list(data, "constraints"), "constraints")
         return replace(search, constraints=found)
     return replace(search, constraints=default_constraints(search.base, search.objectives), is_default=True)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES >> 10} KiB, so not a search file")
-        data = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: a search is a mapping of keys to values, got {data!r:.80}")
-    return data
-
-
-def _base(value: object, folder: Path, place: str) -> Scenario:
-    if isinstance(value, Scenario | Mapping):
-        return load_scenario(value)
-    if not isinstance(value, str | Path):
-        raise ConfigError(f"{place}: base: must name a scenario, got {value!r:.80}")
-    beside = folder / value
-    return load_scenario(beside if beside.exists() else value)
 
 
 def _with_paths(vary: object, folder: Path) -> object:
@@ -176,27 +164,18 @@ def _absolute(key: object, value: object, folder: Path) -> object:
     return [renamed(each, files) if each is not None else None for each in value]
 
 
-def _list(data: Mapping[str, Any], key: str, place: str) -> list[Any]:
+def _list(data: Mapping[str, Any], key: str) -> list[Any]:
     value = data.get(key)
     if isinstance(value, Mapping):
         return [{name: each} for name, each in value.items()]
     if value is not None and not isinstance(value, list | tuple):
-        raise ConfigError(f"{place}: {key}: must be a list, got {value!r:.80}")
+        raise ConfigError(f"{key}: must be a list, got {value!r:.80}")
     return list(value or [])
 
 
-def _sampler(value: object, num_objectives: int, place: str) -> str:
+def _sampler(value: object, num_objectives: int) -> str:
     if value is None:
         return "tpe" if num_objectives == 1 else "nsga2"
     if value not in SAMPLERS:
-        raise ConfigError(f"{place}: sampler {value!r:.80}: unknown{suggest(value, SAMPLERS)}")
+        raise ConfigError(f"sampler {value!r:.80}: unknown{suggest(value, SAMPLERS)}")
     return str(value)
-
-
-def _count(value: object, name: str, default: int, place: str, least: int = 1) -> int:
-    value = default if value is None else plain(value, place)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_COUNT:
-        raise ConfigError(
-            f"{place}: {name}: must be a whole number of {least} to {MAX_COUNT}, got {value!r:.80}"
-        )
-    return value

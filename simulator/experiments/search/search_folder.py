@@ -12,8 +12,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from simulator.config.build import Policies, build_machine, profile_path
-from simulator.config.policies import policy_files
+from simulator.config.build import build_machine, profile_path
 from simulator.errors import ConfigError, InputError
 from simulator.experiments.report_page import (
     Number,
@@ -75,10 +74,10 @@ def _is_same(search: Search, path: Path) -> bool:
     return False
 
 
-def save_search(found: Found, folder: Path, policies: Policies, *, report: bool = True) -> list[Path]:
+def save_search(found: Found, folder: Path, *, report: bool = True) -> list[Path]:
     """Write the outcome and return the paths; InputError if it cannot be written."""
     scenario = found.scenario
-    files = policy_files(scenario, (), policies)
+    files = found.policies.files
     for file in files:
         file.must_be_writable()
     try:

@@ -9,9 +9,10 @@ import numpy as np
 
 from simulator.experiments.figure_style import DECODE, NEUTRAL, RUNNING, TROUBLE, new_figure, text
 from simulator.experiments.search.result import Found, shown, words
-from simulator.experiments.search.space import Choices, Range
 from simulator.experiments.search.trials import Trial
 from simulator.experiments.search.volume import trace
+from simulator.experiments.sweep.designs import Axis, Range
+from simulator.experiments.sweep.plan import shown as listed
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -106,7 +107,7 @@ def parallel(found: Found) -> Figure:
     axes = [
         {
             "label": text(key.rpartition(".")[2], 22),
-            **_axis(each, [trial.point[key] for trial in trials]),
+            **_axis(key, each, [trial.point[key] for trial in trials]),
         }
         for key, each in found.search.space.items()
     ]
@@ -131,16 +132,17 @@ def parallel(found: Found) -> Figure:
     return fig
 
 
-def _axis(kind: Choices | Range, values: list[Any]) -> dict[str, Any]:
+def _axis(key: str, kind: Axis, values: list[Any]) -> dict[str, Any]:
     """Return one axis: numbers as they are or by their logarithm, listed values by their place."""
     if isinstance(kind, Range) and not kind.log:
-        return {"values": values, "range": [kind.low, kind.high if kind.high > kind.low else kind.low + 1]}
+        return {"values": values, "range": [kind.low, kind.high]}
     if isinstance(kind, Range):
         ticks = np.geomspace(kind.low, kind.high, 5)
-        shown = [f"{tick:,.0f}" if kind.is_int else f"{tick:.3g}" for tick in ticks]
-        return {"values": np.log10(values), "tickvals": np.log10(ticks), "ticktext": shown}
-    places = [kind.values.index(value) for value in values]
-    names = [text(value, 16) for value in kind.values]
+        names = [f"{tick:,.0f}" if kind.whole else f"{tick:.3g}" for tick in ticks]
+        return {"values": np.log10(values), "tickvals": np.log10(ticks), "ticktext": names}
+    known = [listed(key, each) for each in kind.values]
+    places = [known.index(value) for value in values]
+    names = [text(value, 16) for value in known]
     return {"values": places, "tickvals": list(range(len(names))), "ticktext": names}
 
 

@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.config.build import Policies
 from simulator.config.scenario import Scenario
 from simulator.errors import ConfigError, suggest
 from simulator.experiments.search.result import Found
@@ -19,11 +18,10 @@ if TYPE_CHECKING:
 class SearchResult:
     """What a search found. `best` are the winning values by key, `scenario` is the base with them."""
 
-    def __init__(self, found: Found, policies: Policies) -> None:
+    def __init__(self, found: Found) -> None:
         self.best = dict(found.winner.point)
         self.scenario: Scenario = found.scenario
         self._found = found
-        self._policies = policies
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -57,7 +55,7 @@ class SearchResult:
         from simulator.experiments.search.search_folder import open_folder, save_search
 
         open_folder(self._found.search, Path(folder), fresh=True).rewrite(self._found.trials)
-        save_search(self._found, Path(folder), self._policies)
+        save_search(self._found, Path(folder))
         return Path(folder)
 
     def __str__(self) -> str:

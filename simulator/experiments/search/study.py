@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.errors import ConfigError
 from simulator.experiments.search.goals import Constraint, Objective
-from simulator.experiments.search.space import Space
+from simulator.experiments.search.space import Space, distribution, value
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -49,7 +49,7 @@ class Study:
         import optuna
 
         self._space = space
-        self._distributions = {key: each.distribution() for key, each in space.items()}
+        self._distributions = {key: distribution(each) for key, each in space.items()}
         before = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # or it reports that it exists
         try:
@@ -65,7 +65,9 @@ class Study:
         asked = []
         for _ in range(count):
             trial = self._study.ask(self._distributions)
-            asked.append((trial, {key: each.value(trial.params[key]) for key, each in self._space.items()}))
+            asked.append(
+                (trial, {key: value(key, each, trial.params[key]) for key, each in self._space.items()})
+            )
         return asked
 
     def tell(

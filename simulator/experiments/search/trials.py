@@ -10,12 +10,25 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulator.errors import InputError
 from simulator.experiments.jobs import Values
 from simulator.experiments.search.goals import Constraint, Objective
 from simulator.experiments.search.study import Point
+from simulator.experiments.sweep.journal import write_whole
+
+
+class Outcome(NamedTuple):
+    """A point's metrics in the mean over replications, and the standard errors of these; or what went wrong.
+
+    `error` is one line, `trace` the calls that led to it.
+    """
+
+    values: Values
+    errors: Values
+    error: str = ""
+    trace: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,17 +91,25 @@ class TrialFile:
         return found
 
     def append(self, trial: Trial) -> None:
-        """Put a trial on the disk."""
-        with self.path.open("ab") as file:
-            file.write(trial.to_line().encode("utf-8", "backslashreplace"))
-            file.flush()
-            os.fsync(file.fileno())
+        """Put a trial on the disk; InputError if it has no room, and the file is as before."""
+        line = trial.to_line().encode("utf-8", "backslashreplace")
+        with self.path.open("ab", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            try:
+                while line:  # a disk may take a part
+                    line = line[file.write(line) :]
+                os.fsync(file.fileno())
+            except OSError as error:
+                file.truncate(end)
+                raise InputError(
+                    f"cannot write {self.path}: {error.strerror}; the trials finished before are kept, and "
+                    "with more room the same command goes on"
+                ) from None
 
     def rewrite(self, trials: Sequence[Trial]) -> None:
         """Replace the file by these trials, at once or not at all."""
-        new = self.path.with_suffix(".new")
-        new.write_bytes(b"".join(trial.to_line().encode("utf-8", "backslashreplace") for trial in trials))
-        os.replace(new, self.path)
+        lines = (trial.to_line().encode("utf-8", "backslashreplace") for trial in trials)
+        write_whole(self.path, b"".join(lines))
 
 
 def _trial(data: dict[str, Any]) -> Trial:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simulator.experiments.pareto import front
+from simulator.experiments.pareto import pareto_front
 from simulator.metrics.tables import Floats
 
 
@@ -22,7 +22,7 @@ def hypervolume(costs: Floats, worst: Floats) -> float:
     costs = costs[(costs < worst).all(axis=1)]
     if not len(costs):
         return 0.0
-    costs = np.unique(costs[front(costs, [False] * costs.shape[1])], axis=0)
+    costs = np.unique(costs[pareto_front(-costs)], axis=0)
     if costs.shape[1] == 1:
         return float(worst[0] - costs.min())
     costs = costs[np.argsort(costs[:, -1], kind="stable")]
