@@ -101,27 +101,50 @@ def compare(
     candidates: Mapping[str, Candidate],
     *,
     metric: str | None = None,
+    baseline: str | None = None,
+    replications: int | str | None = "auto",
+    max_seconds: float | None = None,
+    margin: float | None = None,
     slo: Mapping[str, float] | None = None,
     n_model_draws: int = 0,
     trust: bool = False,
 ) -> Comparison:
-    """Run candidates on the same requests, side by side.
+    """Run candidates on the same requests, side by side, and say which differences are more than chance.
 
     A candidate is a mapping of scenario keys to values, which may be policies of your own, or a batching
     class or order itself. `slo` maps ttft, tpot, e2el to ms. With `n_model_draws` all run again under so many
-    draws of the profile's errors, common to all: metrics and differences get model intervals. `trust` loads
-    policy files that the scenario names. ConfigError says what cannot be used.
+    draws of the profile's errors, common to all: metrics and differences get model intervals.
+
+    Every candidate serves the same replications of the requests. A number of `replications` is served at
+    once; "auto" adds them until verdicts are possible, for at most `max_seconds` (60), and waits until
+    `.verdicts` or the like asks; None makes none. `margin` is how small a difference is a tie: a share of the
+    baseline's mean (0.05), for attainment an absolute one (0.01). `trust` loads policy files that the
+    scenario names. ConfigError says what cannot be used.
     """
     base = load_scenario(scenario)
     if slo is not None:
         limits: dict[str, object] = {"slo.ttft_ms": None, "slo.tpot_ms": None, "slo.e2el_ms": None}
         base = base.with_(**limits | {f"slo.{name}_ms": value for name, value in slo.items()})
-    with ProgressBar(base.name, unit="runs" if n_model_draws else "candidates") as bar:
-        policies = Policies(trust=trust)
+    at_once = None if replications == "auto" else replications
+    with ProgressBar(base.name, unit="runs" if n_model_draws or at_once else "candidates") as bar:
         found = _compare(
-            base, candidates, metric=metric, policies=policies, n_model_draws=n_model_draws, progress=bar
+            base,
+            candidates,
+            metric=metric,
+            baseline=baseline,
+            policies=Policies(trust=trust),
+            n_model_draws=n_model_draws,
+            replications=at_once,
+            max_seconds=max_seconds,
+            margin=margin,
+            progress=bar,
         )
-        return Comparison(found)
+
+    def replicate() -> None:
+        with ProgressBar(f"{base.name}, replications", unit="runs") as bar:
+            found.replicate("auto", max_seconds=max_seconds, margin=margin, progress=bar)
+
+    return Comparison(found, None if replications is None else replicate)
 
 
 def replay_cache(

@@ -28,6 +28,21 @@ def compare(
         int,
         typer.Option(help="Runs of each under common draws of the profile's errors, for model intervals."),
     ] = 0,
+    replications: Annotated[
+        str | None,
+        typer.Option(
+            help="Other draws of the requests, for verdicts: a number, or auto until they are possible.",
+            metavar="R|auto",
+            show_default="none",
+        ),
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="Limit of --replications auto.", show_default="60")
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(help="A tie differs by less: percent, or points of attainment.", show_default="5, 1"),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder.", show_default="runs/compare-NAME-DIGEST")
     ] = None,
@@ -37,20 +52,25 @@ def compare(
 ) -> None:
     """Run candidates on the same requests, side by side; the best becomes winner/, a scenario of its own.
 
+    With --replications all serve other draws of the requests too, and each gets a verdict against the
+    baseline: win, loss, tie, identical, or needs more runs.
+
     Examples:
 
         servetwin compare chat-a100 --vary scheduler.batching=static,continuous,prefill_first,chunked
 
         servetwin compare chat-a100 --vary scheduler.max_num_batched_tokens=512,1024,2048 --metric p99_itl_ms
 
-        servetwin compare chat-a100 --vary scheduler.max_num_seqs=64,256 --model-draws 20
+        servetwin compare chat-a100 --vary scheduler.max_num_seqs=64,256 --model-draws 20 --replications auto
     """
     from simulator.experiments.compare import candidates_of, compare
     from simulator.experiments.compare_report import comparison_folder, comparison_text, save_comparison
     from simulator.experiments.progress import ProgressBar
 
     candidates = candidates_of(vary or [])
-    with ProgressBar("compare", unit="runs" if model_draws else "candidates") as bar:
+    if replications is None and (max_seconds is not None or margin is not None):
+        raise ConfigError("--max-seconds and --margin belong to --replications")
+    with ProgressBar("compare", unit="runs" if model_draws or replications else "candidates") as bar:
         found = compare(
             chosen.scenario,
             candidates,
@@ -58,6 +78,9 @@ def compare(
             baseline=baseline,
             policies=chosen.policies,
             n_model_draws=model_draws,
+            replications=replications,
+            max_seconds=max_seconds,
+            margin=None if margin is None else margin / 100,
             progress=None if quiet else bar,
         )
     folder = out or comparison_folder(found)

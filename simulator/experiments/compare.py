@@ -2,36 +2,32 @@
 
 Every candidate is the base scenario with some keys changed, or with a policy of the user's own. All draw the
 same requests (one random stream a component), so a difference is the candidate's doing and not the luck of
-the draw. How far the latency model's error can move a difference is asked with `n_model_draws`. One run each:
-how far other requests can needs replications, which are not built yet.
+the draw. How far the latency model's error can move a difference is asked with `n_model_draws`, how far other
+requests can with `replications`, which add verdicts (`tournament`).
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.config.axes import split_objects
-from simulator.config.build import NO_POLICIES, Machine, Policies, build_machine
-from simulator.config.build_workload import build_workload
-from simulator.config.loading import parse_value
-from simulator.config.policies import files_named
+from simulator.config.build import NO_POLICIES, Policies
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
 from simulator.config.tenants import tenant_limits
 from simulator.errors import ConfigError, suggest
+from simulator.experiments.candidates import Candidate, Shared, candidates_of, with_candidate
 from simulator.experiments.compare_draws import TITLES, DrawnComparison
 from simulator.experiments.metric_cells import COLUMNS, cell, change, lower_is_better, metric_of
 from simulator.experiments.model_draws import ModelDraws, checked_draws, draw_models
+from simulator.experiments.tournament import tables
+from simulator.experiments.tournament.rounds import checked_margin, checked_replications, checked_seconds
+from simulator.experiments.tournament.standing import Standing, hold
 from simulator.latency.uncertainty import error_terms
-from simulator.schedulers import Scheduler
-from simulator.workload.workload import Workload
 
-Candidate = Mapping[str, object] | Callable[..., Any]
+__all__ = ["COLUMNS", "Candidate", "Comparison", "candidates_of", "compare", "lower_is_better"]
 
 OTHER_REQUESTS = "The candidates were not sent the same requests: a difference may be the workload's."
 
@@ -44,15 +40,21 @@ class Comparison:
     metric: str
     baseline: str
     draws: ModelDraws | None = None  # the same requests under draws of the latency models' errors
+    tournament: Standing | None = None  # other requests too: replications, intervals over them, verdicts
 
     @property
     def winner(self) -> str:
-        """The candidate with the best value of the metric; the first of equals, a missing value last."""
+        """The candidate with the best value of the metric, in the mean over replications if there are any.
+
+        The first of equals, a missing value last.
+        """
         return self.best[0]
 
     @property
     def best(self) -> list[str]:
         """The winner and whoever has exactly the same value, in the order given."""
+        if self.tournament is not None:
+            return self.tournament.best
         sign = 1.0 if lower_is_better(self.metric) else -1.0
         values = {name: metric_of(run, self.metric) for name, run in self.runs.items()}
         badness = {name: sign * value for name, value in values.items() if value is not None}
@@ -110,17 +112,18 @@ class Comparison:
             "winner": self.winner,
             "candidates": self.rows(),
         }
-        return found if self.drawn is None else found | self.drawn.to_dict(self.rows())
+        if self.drawn is not None:
+            found |= self.drawn.to_dict(self.rows())
+        if self.tournament is None:
+            return found
+        rows = tables.with_sampling(self.tournament, found["candidates"])
+        return found | {"candidates": rows, "tournament": tables.to_dict(self.tournament)}
 
     def text(self) -> str:
         """Return the table, and what won."""
-        titles, rows = self.cells()
-        widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
-            for row in (titles, *rows)
-        ]
-        return "\n".join([*lines, self.outcome(), *self.certainty()])
+        if self.tournament is not None:
+            return "\n".join([tables.text(self.tournament, self.outcome()), *self.certainty()])
+        return "\n".join([tables.aligned(*self.cells()), self.outcome(), *self.certainty()])
 
     def certainty(self) -> list[str]:
         """Say what the models' errors and the requests leave of the outcome, a line each."""
@@ -130,9 +133,43 @@ class Comparison:
     def outcome(self) -> str:
         """Say what the changes refer to, who is best, and who is just as good."""
         winner, *equals = self.best
-        value = cell(self.metric, metric_of(self.runs[winner], self.metric))
         tie = f"; just as good: {', '.join(equals)}" if equals else ""
+        if self.tournament is not None:
+            value = cell(self.metric, self.tournament.mean(winner, self.metric))
+            verdict = self.tournament.verdicts.get(winner)
+            told = "the baseline" if verdict is None else f"against {self.baseline}: {verdict}"
+            return f"Best mean {self.metric}: {winner}, {value} ({told}){tie}"
+        value = cell(self.metric, metric_of(self.runs[winner], self.metric))
         return f"change: {self.metric} against {self.baseline}. Best {self.metric}: {winner}, {value}{tie}"
+
+    def replicate(
+        self,
+        replications: int | str = "auto",
+        *,
+        max_seconds: float | None = None,
+        margin: float | None = None,
+        find_turning: bool = True,
+        workers: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Standing:
+        """Hold the tournament; it stays with the comparison.
+
+        `margin` is the practical equivalence as a share of the baseline's mean, or, of a share such as
+        attainment, absolute. `workers` are processes, 0 as many as are worth it; results do not depend on it.
+        """
+        self.tournament = hold(
+            self.runs,
+            self.metric,
+            self.baseline,
+            replications=checked_replications(replications),
+            max_seconds=checked_seconds(max_seconds),
+            margin=checked_margin(margin),
+            draws=self.draws,
+            find_turning=find_turning,
+            workers=workers,
+            progress=progress,
+        )
+        return self.tournament
 
 
 def compare(
@@ -143,11 +180,15 @@ def compare(
     baseline: str | None = None,
     policies: Policies = NO_POLICIES,
     n_model_draws: int = 0,
+    replications: int | str | None = None,
+    max_seconds: float | None = None,
+    margin: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     """Run every candidate on the same requests. A callable candidate is a batching class or an order.
 
-    With `n_model_draws` all run again under so many draws of the latency model's errors, common to all.
+    With `n_model_draws` all run again under so many draws of the latency model's errors, common to all; with
+    `replications`, a number or "auto", all serve so many other draws of the requests, for verdicts.
     `metric` is any number of the summary; None takes attainment if there is an SLO, else output throughput.
     Policy files that a candidate names are loaded: candidates are the user's own words.
     """
@@ -156,13 +197,17 @@ def compare(
     if metric is None:
         judged = scenario.slo.seconds() or any(tenant_limits(scenario).values())
         metric = "attainment" if judged else "output_throughput"
+    if replications is not None:
+        checked_replications(replications)
+    checked_seconds(max_seconds)
+    checked_margin(margin)
     if baseline is not None and baseline not in candidates:
         raise ConfigError(f"--baseline {baseline!r}: no such candidate{suggest(baseline, candidates)}")
     total = len(candidates) * (1 + checked_draws(n_model_draws))
-    cache = _Shared()
+    cache = Shared()
     runs: dict[str, Run] = {}
     for done, (name, candidate) in enumerate(candidates.items()):
-        changed, own = _apply(scenario, candidate, policies)
+        changed, own = with_candidate(scenario, candidate, policies)
         machine = cache.machine(changed)
         if n_model_draws:
             error_terms(machine.latency)  # refused before anything runs
@@ -183,60 +228,10 @@ def compare(
             scenario.seed,
             progress=None if progress is None else lambda done, _: progress(len(runs) + done, total),
         )
-    return Comparison(runs, metric, baseline or next(iter(runs)), draws)
-
-
-def candidates_of(vary: Iterable[str]) -> dict[str, dict[str, object]]:
-    """Turn key=a,b items into named candidates, the product of all.
-
-    >>> list(candidates_of(["scheduler.max_num_seqs=64,128"]))
-    ['max_num_seqs=64', 'max_num_seqs=128']
-    """
-    axes: list[list[tuple[str, str]]] = []
-    for item in vary:
-        key, equals, values = item.partition("=")
-        choices = [value.strip() for value in values.split(",")]
-        if not equals or not key or not all(choices):
-            raise ConfigError(f"--vary {item[:80]!r}: write key=value,value")
-        if len(set(choices)) < len(choices) or any(key == axis[0][0] for axis in axes):
-            raise ConfigError(f"--vary {item[:80]!r}: names a key or a value twice")
-        axes.append([(key, value) for value in choices])
-    found: dict[str, dict[str, object]] = {}
-    for choice in itertools.product(*axes) if axes else ():
-        name = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in choice)
-        found[name] = {key: parse_value(value) for key, value in choice}
+    found = Comparison(runs, metric, baseline or next(iter(runs)), draws)
+    if replications is not None:
+        found.replicate(replications, max_seconds=max_seconds, margin=margin, progress=progress)
     return found
-
-
-class _Shared:
-    """Machines and workloads that several candidates have in common, built once."""
-
-    def __init__(self) -> None:
-        self._machines: dict[str, Machine] = {}
-        self._workloads: dict[str, Workload] = {}
-
-    def machine(self, scenario: Scenario) -> Machine:
-        key = repr((scenario.model, scenario.hardware, scenario.kv, scenario.latency))
-        key += str(scenario.scheduler.async_scheduling)
-        if key not in self._machines:
-            self._machines[key] = build_machine(scenario)
-        return self._machines[key]
-
-    def workload(self, scenario: Scenario, max_model_len: int) -> Workload:
-        key = repr((scenario.workload, scenario.seed, max_model_len))
-        if key not in self._workloads:
-            self._workloads[key] = build_workload(scenario, max_model_len)
-        return self._workloads[key]
-
-
-def _apply(scenario: Scenario, candidate: Candidate, policies: Policies) -> tuple[Scenario, Policies]:
-    """Return the scenario and the policies with a candidate's changes; an object goes to its own axis."""
-    if not isinstance(candidate, Mapping):
-        is_batching = isinstance(candidate, type) and issubclass(candidate, Scheduler)
-        candidate = {"scheduler.batching" if is_batching else "scheduler.order": candidate}
-    changes, objects = split_objects({str(key): value for key, value in candidate.items()})
-    trusted = files_named(changes.values()).union(policies.trusted)
-    return scenario.with_(**changes), replace(policies, **objects, trusted=trusted)
 
 
 def _metrics(run: Run) -> Sequence[str]:

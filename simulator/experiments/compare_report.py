@@ -11,16 +11,17 @@ from simulator.errors import InputError
 from simulator.experiments.compare import OTHER_REQUESTS, Comparison
 from simulator.experiments.compare_plots import COMPARE_PLOTS
 from simulator.experiments.report_page import (
-    Number,
     Section,
     banners_html,
     escape,
     figure_html,
     page_html,
-    table_html,
 )
 from simulator.experiments.run_folder import default_folder
 from simulator.experiments.scenario_folder import write_scenario
+from simulator.experiments.tournament import tables
+from simulator.experiments.tournament.page import notes, table_of
+from simulator.experiments.tournament.page import sections as tournament_sections
 
 _HOW = {
     "latency": "Further left is faster; a curve that ends below 100 % lacks requests.",
@@ -30,6 +31,10 @@ _HOW = {
 DRAWN = (
     "Model intervals hold what the profile says of its own error, drawn once for all candidates; change "
     "is taken within each draw. They hold nothing of chance: sampling intervals need replications."
+)
+DRAWN_TOO = (
+    "Model intervals hold what the profile says of its own error, drawn once for all candidates on the "
+    "requests of the plain run; sampling intervals hold the chance of other requests."
 )
 
 
@@ -43,16 +48,18 @@ def comparison_folder(found: Comparison) -> Path:
 
 def comparison_html(found: Comparison, title: str) -> str:
     """Return the page: the winner, the table, the figures. The same comparison gives the same text."""
-    change, best = found.outcome().split(". ", 1)
+    standing = found.tournament
+    change, best = ("", found.outcome()) if standing else found.outcome().split(". ", 1)
     lead = f'<h1>{escape(title)}: {len(found.runs)} candidates</h1><p class="verdict">{escape(best)}</p>'
-    once = "Every candidate served the same requests, once. A small difference may be chance."
-    note = ("note", once) if found.same_requests else ("warning", OTHER_REQUESTS)
-    drawn = [] if found.drawn is None else [*found.drawn.words(), DRAWN]
+    once = ["Every candidate served the same requests, once. A small difference may be chance."]
+    told = once if standing is None else notes(standing)
+    drawn = [] if found.drawn is None else [*found.drawn.words(), DRAWN if standing is None else DRAWN_TOO]
     lead += "".join(f'<p class="reason">{escape(line)}</p>' for line in drawn)
-    titles, rows = found.cells()
-    numbers = [[name, *map(Number, cells)] for name, *cells in rows]
+    banners = [("note", line) for line in told] if found.same_requests else [("warning", OTHER_REQUESTS)]
+    alone = f"{change.capitalize()}." if standing is None else "The plain run of each, nothing left out."
     sections = [
-        Section("table", "Side by side", table_html(titles, numbers, f"{change.capitalize()}.")),
+        *([] if standing is None else tournament_sections(standing)),
+        Section("table", "Side by side", table_of(*found.cells(), alone)),
         *(
             Section(name, name.capitalize(), figure_html(draw(found.runs), f"compare-{name}", _HOW[name]))
             for name, draw in COMPARE_PLOTS.items()
@@ -60,7 +67,7 @@ def comparison_html(found: Comparison, title: str) -> str:
     ]
     first = next(iter(found.runs.values()))
     footer = f"servetwin {first.own['version']}, seed {first.scenario.seed}"
-    return page_html(title, lead + banners_html([note]), sections, footer)
+    return page_html(title, lead + banners_html(banners), sections, footer)
 
 
 def comparison_text(found: Comparison) -> str:
@@ -80,6 +87,10 @@ def save_comparison(found: Comparison, folder: Path, title: str, *, report: bool
         summary = folder / "compare.json"
         summary.write_text(comparison_text(found), encoding="utf-8", newline="\n")
         written = [summary]
+        if found.tournament is not None:
+            table = folder / "compare.tex"
+            table.write_text(tables.latex(found.tournament), encoding="utf-8", newline="\n")
+            written.append(table)
         if report:
             page = folder / "report.html"
             page.write_text(comparison_html(found, title), encoding="utf-8", newline="\n")

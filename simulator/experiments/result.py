@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,8 @@ from simulator.metrics.tables import STATUS, RequestTable, StepTable
 if TYPE_CHECKING:
     import pandas as pd
     from plotly.graph_objects import Figure
+
+    from simulator.experiments.tournament.standing import Standing
 
 
 class Result:
@@ -161,18 +164,55 @@ class Result:
         )
 
 
-class Comparison:
-    """Candidates that served the same requests. `results` are their runs, `winner` the best by `metric`."""
+ONCE = "One run each: .verdicts serves replications of the requests and says what is chance."
 
-    def __init__(self, found: _Comparison) -> None:
+
+class Comparison:
+    """Candidates that served the same requests. `results` are their runs, `winner` the best by `metric`.
+
+    `verdicts`, `frame`, `latex` and the plots `difference` and `means` need replications: the first of them
+    that is asked for makes them, unless `compare` did or was told not to.
+    """
+
+    def __init__(self, found: _Comparison, replicate: Callable[[], object] | None = None) -> None:
         self.metric = found.metric
-        self.winner = found.winner
+        self._replicate = replicate
         self.results = {name: Result.of(run) for name, run in found.runs.items()}
         self._found = found
 
+    @property
+    def winner(self) -> str:
+        """The best by `metric`: in the plain run, or, once there are replications, in their mean."""
+        return self._found.winner
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """Win, loss, tie, identical or needs more runs: each candidate against the baseline."""
+        return self._standing().verdicts
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per candidate: mean over replications, difference, intervals, verdict, turning factor."""
+        from simulator.experiments.tournament.tables import frame
+
+        return frame(self._standing())
+
+    def latex(self) -> str:
+        """Return the table of verdicts as LaTeX (booktabs)."""
+        from simulator.experiments.tournament.tables import latex
+
+        return latex(self._standing())
+
+    def _standing(self) -> Standing:
+        if self._found.tournament is None and self._replicate is not None:
+            self._replicate()
+        if self._found.tournament is None:
+            raise ConfigError("verdicts: need replications; compare with replications='auto' or a number")
+        return self._found.tournament
+
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row per candidate with the figures that matter."""
+        """One row per candidate with the figures that matter, of the plain runs."""
         import pandas as pd
 
         return pd.DataFrame(self._found.rows()).set_index("candidate")
@@ -191,12 +231,16 @@ class Comparison:
         return pd.DataFrame(drawn.rows()).set_index(["candidate", "metric"])
 
     def plot(self, kind: str = "latency") -> Figure:
-        """Draw the candidates over each other: `latency` or `queue`."""
+        """Draw the candidates over each other, `latency` or `queue`, or `difference` and `means`."""
         from simulator.experiments.compare_plots import COMPARE_PLOTS
         from simulator.experiments.private_figure import PrivateFigure
+        from simulator.experiments.tournament.figures import TOURNAMENT_PLOTS
 
+        if kind in TOURNAMENT_PLOTS:
+            return PrivateFigure(TOURNAMENT_PLOTS[kind](self._standing()))
         if kind not in COMPARE_PLOTS:
-            raise ConfigError(f"plot: unknown kind {kind!r:.80}{suggest(kind, COMPARE_PLOTS)}")
+            known = [*COMPARE_PLOTS, *TOURNAMENT_PLOTS]
+            raise ConfigError(f"plot: unknown kind {kind!r:.80}{suggest(kind, known)}")
         return PrivateFigure(COMPARE_PLOTS[kind](self._found.runs))
 
     def save(self, folder: str | Path) -> Path:
@@ -215,7 +259,16 @@ class Comparison:
         titles, rows = self._found.cells()
         best = f"<p>Best {escape(self.metric)}: <b>{escape(self.winner)}</b></p>"
         certain = "".join(f"<p>{escape(line)}</p>" for line in self._found.certainty())
-        return best + table_html(titles, rows) + certain
+        if self._found.tournament is None:
+            more = "" if self._replicate is None else f"<p><small>{escape(ONCE)}</small></p>"
+            return best + table_html(titles, rows) + certain + more
+        from simulator.experiments.tournament.page import table_of
+        from simulator.experiments.tournament.tables import cells
+        from simulator.experiments.tournament.words import lead, verdict_lines
+
+        standing = self._found.tournament
+        told = "".join(f"<p>{escape(line)}</p>" for line in [*lead(standing), *verdict_lines(standing)])
+        return best + table_of(*cells(standing)) + told + certain
 
 
 def _frame(table: RequestTable | StepTable) -> pd.DataFrame:
