@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator.experiments.figure_style import DECODE, NEUTRAL, RUNNING, TROUBLE, new_figure, text
+from simulator.experiments.search.parallel_plot import parallel
 from simulator.experiments.search.result import Found, shown, words
 from simulator.experiments.search.trials import Trial
 from simulator.experiments.search.volume import trace
-from simulator.experiments.sweep.designs import Axis, Range
-from simulator.experiments.sweep.plan import shown as listed
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -94,56 +93,6 @@ def pareto(found: Found) -> Figure:
         axis(title_text=f"{text(goal.metric)} ({better})", **_scale(found, goal.metric))
     fig.update_layout(hovermode="closest")
     return fig
-
-
-def parallel(found: Found) -> Figure:
-    """Draw each complete trial as a line through its values and objectives; a range can be marked by hand."""
-    from plotly.graph_objects import Parcoords
-
-    fig = new_figure(height=420)
-    trials = found.complete
-    goal = found.search.objectives[0]
-    scores = [trial.values[goal.metric] for trial in trials]
-    axes = [
-        {
-            "label": text(key.rpartition(".")[2], 22),
-            **_axis(key, each, [trial.point[key] for trial in trials]),
-        }
-        for key, each in found.search.space.items()
-    ]
-    axes += [
-        {"label": text(name, 22), "values": [trial.values[name] for trial in trials]}
-        for name in found.search.goals
-    ]
-    fig.add_trace(
-        Parcoords(
-            dimensions=axes,
-            line={
-                "color": scores,
-                "colorscale": "Cividis",
-                "reversescale": not goal.maximize,
-                "showscale": True,
-                "colorbar": {"title": {"text": text(goal.metric), "side": "right"}, "thickness": 12},
-            },
-            labelfont={"size": 12},
-        )
-    )
-    fig.update_layout(margin={"l": 90, "r": 60, "t": 70, "b": 30}, dragmode=False)
-    return fig
-
-
-def _axis(key: str, kind: Axis, values: list[Any]) -> dict[str, Any]:
-    """Return one axis: numbers as they are or by their logarithm, listed values by their place."""
-    if isinstance(kind, Range) and not kind.log:
-        return {"values": values, "range": [kind.low, kind.high]}
-    if isinstance(kind, Range):
-        ticks = np.geomspace(kind.low, kind.high, 5)
-        names = [f"{tick:,.0f}" if kind.whole else f"{tick:.3g}" for tick in ticks]
-        return {"values": np.log10(values), "tickvals": np.log10(ticks), "ticktext": names}
-    known = [listed(key, each) for each in kind.values]
-    places = [known.index(value) for value in values]
-    names = [text(value, 16) for value in known]
-    return {"values": places, "tickvals": list(range(len(names))), "ticktext": names}
 
 
 def _add_points(fig: Figure, found: Found, x: Callable[[Trial], float], y: Callable[[Trial], float]) -> None:
