@@ -105,6 +105,7 @@ WIDE = TWO | {
 }
 
 
+@pytest.mark.slow
 def test_nsga2_comes_close_to_the_front_of_a_large_grid() -> None:
     """160 of some 2,000 points find nine tenths of what 480 others and they find together."""
     from simulator.experiments.search.volume import hypervolume
