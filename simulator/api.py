@@ -32,6 +32,8 @@ from simulator.experiments.model_interval import add_model_interval, drawable_ma
 from simulator.experiments.progress import ProgressBar
 from simulator.experiments.result import Comparison, Result
 from simulator.experiments.run_folder import load_run as _load_run
+from simulator.experiments.search.api import search
+from simulator.experiments.search.search_result import SearchResult
 from simulator.experiments.sweep.plan import read_plan
 from simulator.experiments.sweep.points import build_sweep
 from simulator.experiments.sweep.result import SweepResult
@@ -79,6 +81,7 @@ __all__ = [
     "Result",
     "Scenario",
     "Scheduler",
+    "SearchResult",
     "Sequence",
     "SimulatorError",
     "SweepResult",
@@ -93,6 +96,7 @@ __all__ = [
     "load_scenario",
     "load_trace",
     "replay_cache",
+    "search",
     "simulate",
     "sweep",
 ]

@@ -10,7 +10,19 @@ from types import FrameType
 
 import typer
 
-from simulator.cli import bounds, cache, capacity, compare, inspect, run, server, sizes, sweep, traces
+from simulator.cli import (
+    bounds,
+    cache,
+    capacity,
+    compare,
+    inspect,
+    run,
+    search,
+    server,
+    sizes,
+    sweep,
+    traces,
+)
 from simulator.errors import Interrupted, SimulatorError
 
 app = typer.Typer(
@@ -21,7 +33,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (run, compare, capacity, sweep, inspect, sizes, traces, cache, bounds, server):
+COMMANDS = (run, compare, capacity, sweep, search, inspect, sizes, traces, cache, bounds, server)
+for module in COMMANDS:
     module.register(app)
 
 

@@ -75,11 +75,11 @@ def read_plan(source: str | Path | Mapping[str, Any]) -> Plan:
 
 
 def _plan(data: dict[str, Any], place: str, folder: Path, name: str) -> Plan:
-    base = _base(data["base"], folder)
+    base = read_base(data["base"], folder)
     design = data.get("design", "grid")
     if design not in DESIGNS:
         raise ConfigError(f"design: unknown {design!r:.80}{suggest(design, DESIGNS)}")
-    axes = _axes(data["vary"], base)
+    axes = read_axes(data["vary"], base)
     ranges = [key for key, axis in axes.items() if isinstance(axis, Range)]
     if design == "grid" and ranges:
         raise ConfigError(f"vary.{ranges[0]}: a grid needs a list of values; ranges go with {DESIGNS[1:]}")
@@ -97,14 +97,15 @@ def _plan(data: dict[str, Any], place: str, folder: Path, name: str) -> Plan:
         base,
         axes,
         design,
-        None if points is None else _whole("points", points, 1, MOST_POINTS),
-        _whole("replications", data.get("replications", 1), 1, MOST_REPLICATIONS),
+        None if points is None else whole_number("points", points, 1, MOST_POINTS),
+        whole_number("replications", data.get("replications", 1), 1, MOST_REPLICATIONS),
         tuple(dict.fromkeys(metrics or COLUMNS)),
-        _whole("seed", data.get("seed", 0), 0, 2**63 - 1),
+        whole_number("seed", data.get("seed", 0), 0, 2**63 - 1),
     )
 
 
-def _base(source: Any, folder: Path) -> Scenario:
+def read_base(source: Any, folder: Path) -> Scenario:
+    """Load the scenario that is varied; a path is relative to the folder."""
     if isinstance(source, Scenario | Mapping):
         return load_scenario(source)
     if not isinstance(source, str | Path):
@@ -117,7 +118,8 @@ def _base(source: Any, folder: Path) -> Scenario:
         raise ConfigError(f"base: {error}") from None
 
 
-def _axes(vary: Any, base: Scenario) -> dict[str, Axis]:
+def read_axes(vary: Any, base: Scenario) -> dict[str, Axis]:
+    """Read what is varied; ConfigError names the key."""
     if not isinstance(vary, Mapping) or not vary:
         raise ConfigError(f"vary: must map scenario keys to values, got {vary!r:.80}")
     data, axes = base.to_dict(), {}
@@ -184,7 +186,8 @@ def _number(name: str, value: object) -> float:
     return float(value)
 
 
-def _whole(name: str, value: object, least: int, most: int) -> int:
+def whole_number(name: str, value: object, least: int, most: int) -> int:
+    """Return a whole number within bounds; ConfigError says which it must be."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ConfigError(f"{name}: must be a whole number from {least} to {most:,}, got {value!r:.80}")
     return value
