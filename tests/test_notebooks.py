@@ -24,12 +24,13 @@ import pytest
 from plotly.graph_objects import Figure
 
 from simulator import Block, Context, Sequence
+from simulator.latency.profile_file import SHIPPED
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SOURCES = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 BOOKS = [source.stem for source in SOURCES]
 _numbers = itertools.count(1)
-STUDIES = ("04", "05", "06", "07", "08")  # of many runs, half a minute each
+STUDIES = ("04", "05", "06", "07", "08", "09")  # of many runs, half a minute each
 ON_AN_ENGINE = ("08",)
 MEASURED = "# Measured: other numbers in every run."
 WITH_LONG_CODE = ("07_your_own_policy", "08_two_clocks")  # policies and loops are what these are about
@@ -348,6 +349,11 @@ QUOTES: dict[str, list[str]] = {
         "saves {len(plain.steps) - len(believed.steps)} of {len(plain.steps)} steps, with what was measured "
         "{len(plain.steps) - len(guessing.steps)}",
     ],
+    "09_calibration": [
+        "wrong by {100 * plans.iloc[0, 0]:.1f} %, and is by {100 * plans.iloc[0, 1]:.1f} %",
+        "{table.loc['decode attention, kv, 4x beyond', 'mean (%)']:.1f} % for decode attention four times "
+        "beyond its contexts, where the truth is {100 * outside:.1f} % away",
+    ],
 }
 """What the text claims, as f-strings over the names of the notebook; filled in, each must stand there."""
 
@@ -504,6 +510,20 @@ CLAIMS: dict[str, list[str]] = {
         "equal(guessing, told) and not equal(guessing, believed)",
         "8 < naive / cached < 10 and steps[0] > 5 * steps[1]",
     ],
+    "09_calibration": [
+        "errors.loc['decode attention'].iloc[0] > 150 * plans.iloc[1, 0] > 0",
+        "plans.iloc[1, 0] < 0.03 < plans.iloc[0, 0]",
+        "plans.iloc[0, 1] < 0.01 and plans.iloc[2, 1] > 1.5 * plans.iloc[2, 0]",
+        "'1 rows left out: above the peak' in gate[0] and 'repeats its configuration' in gate[1]",
+        "'is their unit right?' in refusal and not (folder / 'slipped.json').exists()",
+        "outside > 1.5 * inside and costs.iloc[0, 5:].max() < outside",
+        "table.loc['decode attention, kv, 4x beyond', 'mean (%)'] > 100 * outside",
+        "(answer.low < answer.truth).all() and (answer.truth < answer.high).all()",
+        "spans.high['2048', FIGURES[0]] > 1.3 * spans.low['512', FIGURES[0]]",
+        "change.difference_low.iloc[0] > 0 > change.difference_high.iloc[1]",
+        "(change.difference_low < change['true difference']).all()",
+        "(change['true difference'] < change.difference_high).all()",
+    ],
 }
 """What must be true for the rest of the text to be so."""
 
@@ -638,6 +658,27 @@ def test_the_table_links_every_notebook() -> None:
     table = (FOLDER / "README.md").read_text(encoding="utf-8")
     linked = re.findall(r"\]\((\d\d_\w+)\.ipynb\)", table)
     assert linked == BOOKS
+
+
+def test_the_recorded_figures_of_09_are_those_of_the_shipped_profile_and_of_the_docs() -> None:
+    text = prose(FOLDER / "09_calibration.py")
+    models = json.loads(SHIPPED.joinpath("a100-80gb-sxm.json").read_text(encoding="utf-8"))["models"]
+    for row, term in (
+        ("dense by tokens | 3 %", "dense"),
+        ("GEMM of unseen shapes | 6 %", "gemm of unseen shapes"),
+        ("decode attention | 4 %", "decode attention"),
+        ("prefill attention | 4 %", "prefill attention"),
+    ):
+        errors = (
+            models[name]["held_out"]["random_fifth_median_worst"][term][0]
+            for name in ("llama-2-7b", "llama-3-8b", "qwen2.5-7b")
+        )
+        assert f"| {row} | {' | '.join(f'{100 * error:.1f} %' for error in errors)} |" in text
+    docs = (FOLDER.parent / "docs" / "calibration.md").read_text(encoding="utf-8")
+    figures = ("15.7 %", "3.9 % (1.39 ms)", "25.7 % (TTFT mean -23.1 %)", "-0.1 %, -7.2 % | +1.2 %, -0.3 % |")
+    for figure in figures:
+        assert figure in docs
+        assert set(re.findall(r"\d+\.\d %", figure)) <= set(re.findall(r"\d+\.\d %", text))
 
 
 def test_what_a_policy_may_read_is_there() -> None:
