@@ -96,7 +96,7 @@ QUOTES: dict[str, list[str]] = {
         "{sharing.table.p99_itl_ms['chunked']:.0f}.",
         "mean TPOTs, {sharing.table.mean_tpot_ms['prefill_first']:.1f} and "
         "{sharing.table.mean_tpot_ms['chunked']:.1f} ms",
-        "{['', 'Nine steps'][last - first == 8]} of prompts in a row",
+        "{['', 'Ten steps'][last - first == 9]} of prompts in a row",
         "Some {-apart.median_ttft_ms.median():.0f} ms of TTFT",
         "to within {100 * abs(chunks.p99_itl_ms / full - 1)[:8].max():.0f} %",
         "by {100 * chunks.attainment['1024']:.0f} %; with 256 only by {100 * chunks.attainment['256']:.0f} %",
