@@ -47,7 +47,7 @@ def fit(
         for line in run_fit(timings, out, hardware, model or [], source or []):
             typer.echo(line)
     except SimulatorError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"servetwin: {error}", err=True)
         raise typer.Exit(2) from None
 
 
@@ -90,7 +90,7 @@ def tune(
         for line in run_tune(profile, bench, out, changes, log=log, trace=blocks, skip=skip):
             typer.echo(line)
     except SimulatorError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"servetwin: {error}", err=True)
         raise typer.Exit(2) from None
 
 

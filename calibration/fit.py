@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibration.checks import Checked
-from calibration.fit_attention import Grid, decode_grid, fit_prefill, folded, head_tables
+from calibration.fit_attention import Grid, PrefillLine, decode_grid, folded, head_tables
 from calibration.fit_dense import (
     EDGES,
     GemmGrid,
@@ -28,12 +28,14 @@ from calibration.fit_dense import (
     monotone,
     rows_of,
 )
+from calibration.fit_prefill import fit_prefill_residual
 from calibration.held_out import HeldOut, held_out
 from calibration.left_out import LeftOut, left_out
 from calibration.random_fifth import Fifth, random_fifths, sweep_of
 from calibration.second_opinion import Opinion, second_opinions
 from calibration.timings import Timing
 from simulator.errors import ConfigError, suggest
+from simulator.latency.prefill import PrefillFactor
 from simulator.latency.roofline import Roofline
 from simulator.specs.hardware import Hardware
 from simulator.specs.models import Model
@@ -52,7 +54,8 @@ class ModelFit(NamedTuple):
     head_rows: list[float]
     head: list[float]
     decode: Grid
-    prefill: tuple[float, float, float, float]
+    prefill: PrefillLine
+    factor: PrefillFactor | None  # what the line leaves, by chunk length and chunks
     longest_prefill: int
     errors: HeldOut
     fifths: dict[str, Fifth]
@@ -172,7 +175,7 @@ def _fit_model(
     vocab, hidden = model.head_gemm()
     head_rows = dense.grid.m[dense.grid.m <= HEAD_ROWS]
     head = monotone(dense.grid.seconds(roofline, vocab, hidden)[: len(head_rows)])
-    line = fit_prefill(rows, roofline)
+    prefill = fit_prefill_residual(rows, roofline)
     errors = held_out(dense.grid, decode, rows, roofline)
     sweep = sweep_of(timings, roofline, dense.grid.source)
     if sweep is None and dense.edges is not None:
@@ -185,7 +188,8 @@ def _fit_model(
         head_rows.tolist(),
         head.tolist(),
         decode,
-        line,
+        prefill.line,
+        prefill.factor(tables),
         longest,
         errors,
         random_fifths(sweep, layer, dense.grid, decode, rows, roofline),

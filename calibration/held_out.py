@@ -1,7 +1,7 @@
 """How wrong a fit is on what it has not seen: per term and for whole composed steps.
 
 Each term is predicted with the measurement in question left out: a GEMM without the grid's nearest n and k,
-a decode cell without its KV column, a prefill row by a line fitted to the other four fifths. A step adds
+a decode cell without its KV column, a prefill row by what is fitted to the other four fifths. A step adds
 such predictions up and is compared with the step made of the measurements. That truth is composed too, so
 these are errors of the form; the sources' disagreement about the same GPU comes on top.
 """
@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibration.fit_attention import Grid, fill, fit_prefill, linear_decode, prefill_sums
+from calibration.fit_attention import Grid, fill, linear_decode, prefill_sums
 from calibration.fit_dense import GemmGrid, layer_gemms
+from calibration.fit_prefill import fit_prefill_residual
 from calibration.timings import Timing
 from simulator.latency.base import Floats
 from simulator.latency.roofline import Roofline
@@ -77,8 +78,8 @@ def prefill_left_out(rows: Sequence[Timing], roofline: Roofline) -> Floats:
     predicted = np.empty(len(rows))
     for fold in range(FOLDS):
         test = [i for i in range(len(rows)) if i % FOLDS == fold]
-        line = fit_prefill([t for i, t in enumerate(rows) if i % FOLDS != fold], roofline)
-        predicted[test] = line.seconds(*prefill_sums([rows[i] for i in test], roofline))
+        kept = fit_prefill_residual([t for i, t in enumerate(rows) if i % FOLDS != fold], roofline)
+        predicted[test] = kept.seconds([rows[i] for i in test])
     return predicted
 
 

@@ -2,7 +2,8 @@
 
 Each term is predicted as the simulator would: decode attention by lines in KV and in batch, and beyond the
 grid by its last slope and in proportion to the batch; layers by lines and the scaled roofline; GEMMs by
-interpolated residuals, held at the ends; prefill attention by the fitted line. `worst` keeps its sign.
+interpolated residuals, held at the ends; prefill attention by the
+fitted line, its factor held at the ends. `worst` keeps its sign.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibration.fit_attention import Grid, fill, fit_prefill, prefill_sums
+from calibration.fit_attention import Grid, fill
 from calibration.fit_dense import SMALL, GemmGrid, layer_gemms
+from calibration.fit_prefill import fit_prefill_residual
 from calibration.timings import Timing
 from simulator.latency.base import Floats
 from simulator.latency.grid import DecodeGrid
@@ -136,7 +138,7 @@ def _batch_beyond(decode: Grid) -> Floats:
 
 
 def _prefill(kept: Sequence[Timing], test: Sequence[Timing], roofline: Roofline) -> Floats:
-    guess = fit_prefill(kept, roofline).seconds(*prefill_sums(test, roofline))
+    guess = fit_prefill_residual(kept, roofline).seconds(test)
     return np.asarray(guess / np.array([t.seconds for t in test]) - 1)
 
 

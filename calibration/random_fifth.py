@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.fit_attention import Grid, fill, fit_prefill, prefill_sums
+from calibration.fit_attention import Grid, fill, prefill_sums
 from calibration.fit_dense import EDGES, SMALL, GemmGrid, Layer, layer_gemms
+from calibration.fit_prefill import fit_prefill_residual
 from calibration.timings import Timing
 from simulator.latency.base import Floats
 from simulator.latency.roofline import Roofline
@@ -158,12 +159,11 @@ def decode_left_out(
 
 
 def prefill_left_out(rows: Sequence[Timing], roofline: Roofline, rng: np.random.Generator) -> Pairs:
-    """Predict a fifth of the rows by the line fitted to the others, at each row's own heads."""
+    """Predict a fifth of the rows by what is fitted to the others, at each row's own heads."""
     held = rng.random(len(rows)) < SHARE
-    line = fit_prefill([t for t, out in zip(rows, held, strict=True) if not out], roofline)
+    kept = fit_prefill_residual([t for t, out in zip(rows, held, strict=True) if not out], roofline)
     test = [t for t, out in zip(rows, held, strict=True) if out]
-    predicted = line.seconds(*prefill_sums(test, roofline))
-    return Pairs(predicted, np.array([t.seconds for t in test]), prefill_sums(test)[1])
+    return Pairs(kept.seconds(test), np.array([t.seconds for t in test]), prefill_sums(test)[1])
 
 
 def step_left_out(grid: GemmGrid, decode: Grid, roofline: Roofline, rng: np.random.Generator) -> Pairs:

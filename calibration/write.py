@@ -18,6 +18,8 @@ from calibration.fit_all_reduce import AllReduceFit
 from simulator.latency.base import Floats
 from simulator.latency.estimate import ASSUMED_HOST
 from simulator.latency.graphs import graph_sizes
+from simulator.latency.prefill import PrefillFactor
+from simulator.latency.prefill_file import RESIDUAL
 from simulator.latency.profile_file import SCHEMA, SHAPE
 from simulator.specs.hardware import Hardware
 
@@ -153,8 +155,8 @@ def _model(fitted: ModelFit) -> Json:
                 name: [round(error, 4) for error in fifth.error] for name, fifth in fitted.fifths.items()
             },
             "left_out_mean_worst": {
-                f"{each.term}, {each.axis}, {each.how}": [round(each.mean, 4), round(each.worst, 4)]
-                for each in fitted.axes
+                f"{each.term}, {each.axis}, {each.how}": [round(each.mean, 4), round(each.worst, 4) + 0.0]
+                for each in fitted.axes  # + 0.0: an error of nothing has no sign
             },
         },
         "second_opinions": [
@@ -175,8 +177,17 @@ def _model(fitted: ModelFit) -> Json:
             "per_seq_us": float(f"{per_seq:.5g}"),
             "per_token_us": float(f"{per_token:.5g}"),
             "per_work_us": float(f"{per_work:.5g}"),
+            **_residual(fitted.factor),
         },
     }
+
+
+def _residual(factor: PrefillFactor | None) -> Json:
+    if factor is None:
+        return {}
+    rows = [[round(value, 4) for value in row] for row in factor.factor.tolist()]
+    axes = {"tokens": _whole(factor.tokens), "chunks": _whole(factor.chunks)}
+    return {RESIDUAL: axes | {"factor": rows}}
 
 
 def _whole(values: Floats) -> list[int]:

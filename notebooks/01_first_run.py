@@ -92,7 +92,7 @@ print(result)
 #   the SLO, here TTFT within 500 ms and TPOT within 50 ms. A server that accepts everything and answers
 #   too late has a fine throughput and no goodput.
 #
-# The last line is the verdict: 97.2 % of the requests meet both limits, 99 % were wanted. And it names
+# The last line is the verdict: 96.8 % of the requests meet both limits, 99 % were wanted. And it names
 # the bottleneck. To find it, the same requests ran five more times, each time with twice of one thing:
 
 # %%
@@ -110,7 +110,7 @@ rows[["what", "attainment", "output_throughput"]].round(3)
 # ## What the figures say
 #
 # **Latency.** Each curve climbs to the share of requests within a time; where it crosses the dashed
-# line is the share within that SLO. TTFT is missed more often, by 2.0 % of the requests; TPOT by 0.9 %.
+# line is the share within that SLO. TTFT is missed more often, by 2.2 % of the requests; TPOT by 0.9 %.
 
 # %%
 result.plot("latency")
@@ -134,7 +134,7 @@ result.plot("kv")
 # %% [markdown]
 # **Batches.** What each step computed, and below how long it took. Decodes are few tokens but in every
 # step; prompts come in bursts of up to 2,048 tokens, the budget. Steps with over 1,500 prompt tokens
-# take 134 ms on average, against 17 ms for steps of decodes only, and everyone who decodes sits through
+# take 136 ms on average, against 17 ms for steps of decodes only, and everyone who decodes sits through
 # them. The P99 of ITL is the length of such a step.
 
 # %%
@@ -155,7 +155,7 @@ print(result.explain(slowest).text(max_spans=8))
 # %% [markdown]
 # It waited five steps because others had used up the token budget: a burst of prompts stood before it.
 # Its own prompt of 987 tokens then took two steps, the first of which had room for 595 of them. After
-# that it decoded for 11 s, 3.4 s of which went into other requests' prompts. A busy server is slow for
+# that it decoded for 11 s, 3.5 s of which went into other requests' prompts. A busy server is slow for
 # two reasons: those before you, and those beside you.
 #
 # ## Change one limit
@@ -168,13 +168,13 @@ limits = compare("chat-a100", budgets)
 limits.table[["attainment", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_itl_ms"]].round(3)
 
 # %% [markdown]
-# The P99 of ITL falls from 141 to 46 ms, as hoped. But TTFT rises, its median from 96 to 132 ms and its
-# P99 from 626 to 915 ms: a prompt now needs more steps, and each of them reads the weights and the
-# decodes' KV again. Fewer requests meet the SLO, 93.0 % instead of 97.2 %.
+# The P99 of ITL falls from 143 to 47 ms, as hoped. But TTFT rises, its median from 97 to 134 ms and its
+# P99 from 638 to 945 ms: a prompt now needs more steps, and each of them reads the weights and the
+# decodes' KV again. Fewer requests meet the SLO, 92.4 % instead of 96.8 %.
 #
 # With 4,096 the picture turns: a prompt shares its step with more other prompts, and none of them gets
-# its first token before all are computed. The median TTFT gains nothing, the P99 of ITL is 262 ms, and
-# 95.5 % meet the SLO. Of these four, vLLM's default serves this load best, 1,024 nearly as well. For
+# its first token before all are computed. The median TTFT gains nothing, the P99 of ITL is 263 ms, and
+# 95.4 % meet the SLO. Of these four, vLLM's default serves this load best, 1,024 nearly as well. For
 # another load or another SLO it need not be so: that is what the simulator is for.
 
 # %%
@@ -196,13 +196,13 @@ print(result.summary["servetwin"]["provenance"])
 #    sources disagree by 7 to 20 % about the same GPU, so nothing here is better than about ±10 %.
 #    Ratios between two policies on the same profile are safer, because the error is common to both.
 # 3. **Mixed steps** (a prompt chunk beside decodes) are priced as the sum of the two. That is
-#    unverified on an A100. How much rests on it? The next cell counts: 11 % of the steps, but 38 % of
+#    unverified on an A100. How much rests on it? The next cell counts: 11 % of the steps, but 39 % of
 #    the time.
 # 4. **One run is one sample.** Another seed draws other requests. Before you act on a difference of one
 #    percent, repeat it with other seeds, as notebook 2 does.
 #
 # So trust the shape of a trade-off, and a difference of 46 against 141 ms. Do not trust one of 97.2
-# against 96.6 %. `docs/limits.md` has the full list, with the direction in which each gap bends
+# against 96.4 %. `docs/limits.md` has the full list, with the direction in which each gap bends
 # results.
 
 # %%

@@ -82,7 +82,7 @@ costs.astype(float).round(1)
 # and uses 0.4 % of its arithmetic. 64 decodes take 19.4 ms. 64 times the tokens for 1.5 times the time:
 # while a step waits for memory, further tokens ride along.
 #
-# A prompt of 2,048 tokens takes 129 ms and 63 us a token, at three quarters of the peak: here
+# A prompt of 2,048 tokens takes 130 ms and 63 us a token, at three quarters of the peak: here
 # arithmetic is what it waits for, and twice the tokens take twice the time. A prompt has its batch
 # built in.
 #
@@ -256,8 +256,8 @@ sharing = compare(moderate, {name: POLICIES[name] for name in ("prefill_first", 
 sharing.table[["median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_itl_ms", "output_throughput"]].round(1)
 
 # %% [markdown]
-# **Prefill first has the better TTFT, 85 against 92 ms in the median and 504 against 564 at the P99,
-# and the worse ITL: its P99 is 275 ms against 136.** Throughput is the same, since all of them keep up.
+# **Prefill first has the better TTFT, 85 against 93 ms in the median and 504 against 576 at the P99,
+# and the worse ITL: its P99 is 285 ms against 138.** Throughput is the same, since all of them keep up.
 #
 # The reason for TTFT: a new prompt is computed next, whole, and alone. In a chunked step it shares with
 # 30 decodes and may be cut in two. The reason for ITL: the decodes stand still meanwhile, and not for
@@ -273,7 +273,7 @@ print(f"for {lengths.max():.2f} s nobody got a second token")
 steps.loc[first - 1 : last + 1, ["start", "end", "prefill_tokens", "num_decodes", "num_running"]].round(2)
 
 # %% [markdown]
-# Nine steps of prompts in a row. Every arrival starts at once and prolongs the stall of all who were
+# Ten steps of prompts in a row. Every arrival starts at once and prolongs the stall of all who were
 # there before; four of the prompts have over 4,000 tokens and run whole, alone in a step of a quarter
 # of a second. A chunked step can do neither: it always takes the decodes along, and never has more than
 # 2,048 tokens. So no gap is longer than one step, as long as memory suffices. The distributions of the
@@ -288,7 +288,7 @@ sharing.results["chunked"].plot("itl")
 # %% [markdown]
 # (The figures count gaps on the clock of the steps, the table above counts each; hence P99s that differ
 # a little.) Chunked has more gaps between 30 and 150 ms and none beyond. Prefill first has fewer of
-# them, and some of over a second. The mean TPOTs, 28.5 and 25.5 ms, hardly tell the two apart.
+# them, and some of over a second. The mean TPOTs, 28.6 and 25.6 ms, hardly tell the two apart.
 # *Continuous* is in between: it takes the decodes along, beside prompts that it never cuts.
 #
 # One run is one sample. Five seeds, each with other requests, prefill first minus chunked on the same
@@ -303,7 +303,7 @@ apart = pd.DataFrame([table.loc["prefill_first"] - table.loc["chunked"] for tabl
 apart.reset_index(drop=True).rename_axis("seed").round(1)
 
 # %% [markdown]
-# The sign is the same in all fifteen. Some 7 ms of TTFT are less than the error of the profile, but
+# The sign is the same in all fifteen. Some 6 ms of TTFT are less than the error of the profile, but
 # both runs share that error, and the direction follows from the policy, not from the price list.
 #
 # ## How large a chunk?
@@ -329,11 +329,11 @@ figure.update_yaxes(type="log", tickvals=[20, 50, 100, 200, 500, 1000, 2000])
 chunks[["median_ttft_ms", "p99_ttft_ms", "p99_itl_ms", "attainment"]].round(3)
 
 # %% [markdown]
-# Up to 4,096 the P99 of ITL *is* the price of a full step, to within 14 %: choose the gap you can bear,
+# Up to 4,096 the P99 of ITL *is* the price of a full step, to within 16 %: choose the gap you can bear,
 # read the budget off the price list. Beyond, fewer than one gap in a hundred meets a full step, since
 # the prompts that wait together rarely have so many tokens. The median TTFT falls until about 1,500
 # tokens and gains nothing after. Between 1,024 and 2,048 the SLO of 500 and 50 ms is met about equally
-# often, by 97 %; with 256 only by 77 %, since prompts pay too much.
+# often, by 97 %; with 256 only by 76 %, since prompts pay too much.
 #
 # ## What to take along
 #

@@ -330,8 +330,8 @@ capacity["extrapolated steps"] = column(wide, "extrapolated_share")
 capacity.round({"extrapolated steps": 2} | dict.fromkeys(capacity, 1))
 
 # %% [markdown]
-# **The first 7 GB bring 2,937 tokens a second, the next 17 another 914, and 36 more on top of that only
-# 105.** At first one more in the batch is nearly free, as the step waits for the weights anyway. Then
+# **The first 7 GB bring 2,934 tokens a second, the next 17 another 913, and 36 more on top of that only
+# 106.** At first one more in the batch is nearly free, as the step waits for the weights anyway. Then
 # its own reading and its prompt cost as much as it brings, and the curve is flat. Up to 24 GB the price
 # list is right to within 4 %. Some of that is luck: it prices every prompt as if it had a step of its
 # own, which is too much, and knows neither preemptions nor the beginning and end of the run.
@@ -421,11 +421,11 @@ print(f"the system prompt alone, by the price list: {system:.0f} ms")
 # The hit rate is the share of prompt tokens found in the cache: 51.4 %, all system prompts but the
 # first. What that is worth depends on the load:
 #
-# - At 1 request a second the median TTFT falls by 65 ms. That is the price of the system prompt.
-# - At 5 it falls by 310, from 413 to 103 ms, since the system prompts of others are not computed either
-#   and the queue behind them is gone. Mean TPOT falls from 84 to 32 ms, as fewer steps carry a prompt.
-# - At 5.5 the server without caching is full, with a P99 of 7 s. With it, it has room.
-# - Memory in use falls from 45 to 10 %. Partly because the system prompt lies there once, mostly because
+# - At 1 request a second the median TTFT falls by 63 ms. That is the price of the system prompt.
+# - At 5 it falls by 331, from 435 to 104 ms, since the system prompts of others are not computed either
+#   and the queue behind them is gone. Mean TPOT falls from 87 to 32 ms, as fewer steps carry a prompt.
+# - At 5.5 the server without caching is full, with a P99 of 8 s. With it, it has room.
+# - Memory in use falls from 47 to 10 %. Partly because the system prompt lies there once, mostly because
 #   requests leave earlier.
 #
 # Five seeds at 4 requests a second, as ratios, with caching over without:
@@ -439,7 +439,7 @@ ratios = pd.DataFrame(ratios).T.rename_axis("seed")
 ratios.round(2)
 
 # %% [markdown]
-# The median TTFT is 0.35 to 0.38 times as long, and every other number agrees in sign.
+# The median TTFT is 0.36 to 0.38 times as long, and every other number agrees in sign.
 #
 # ### Only whole blocks
 #
@@ -471,7 +471,7 @@ agents.round(3)
 # %% [markdown]
 # Where there is nothing to share, caching changes no number at all: it costs nothing here. (On a real
 # server hashing the prompts takes some CPU time.) The agents could not be served without it: the median
-# TTFT would be 23 s instead of 0.17 s. Their P99 with caching is 11 s all the same. Who has to wait?
+# TTFT would be 24 s instead of 0.19 s. Their P99 with caching is 16 s all the same. Who has to wait?
 
 # %%
 server = loads["agentic-a100"].results["with prefix caching"]
@@ -489,7 +489,7 @@ own[["evicted_blocks", "prefix_hit_rate"]].astype(float).round(4).rename_axis("K
 
 # %% [markdown]
 # The turns whose history is not in the cache: each agent's first, and now and then one that rewrites
-# what was said before. Cached blocks were overwritten too, 73,417 of them, but with room for a million
+# what was said before. Cached blocks were overwritten too, 73,418 of them, but with room for a million
 # the hit rate is the same: next to nobody came back for those. Notebook 4 takes memory away until that
 # is no longer so, and asks which blocks should go.
 #

@@ -241,10 +241,10 @@ by_rate["LFU - LRU"] = (gain.LFU - gain.LRU).groupby(level=0).agg(interval)
 by_rate.round(1).rename_axis("requests/s")
 
 # %% [markdown]
-# From 6.6 points at 0.5 requests a second, the lead of LFU falls to 3.6 at 2.5, where running requests hold
-# 66 % of the blocks and the server is at its limit. LFU has less left to decide about. And LRU finds more
-# under load, in every seed: a popular system prompt is nearly always held by somebody and cannot go. What is
-# wanted often is then safe under any policy.
+# From 6.6 points at 0.5 requests a second, the lead of LFU falls to 3.5 at 2.5, where running requests hold
+# 67 % of the blocks and the server is at its limit. LFU has less left to decide about. And LRU finds no
+# less under load: a popular system prompt is nearly always held by somebody and cannot go. What is wanted
+# often is then safe under any policy.
 #
 # ### When the replay is worth nothing
 #
@@ -265,11 +265,11 @@ coded = pd.DataFrame(coded, index=["hits, replay", "hits", "within SLO (%)"]).T
 coded.groupby(level=[0, 1], sort=False).agg(interval).rename_axis(["sessions/s", "eviction"])
 
 # %% [markdown]
-# With few sessions the ranking is that of the replay, though LFU loses 2.3 points to LRU and not 11.4. With
-# many the replay is wrong about everything. It promises LRU 91 % and LFU 78; the server finds 59 and 61 %,
+# With few sessions the ranking is that of the replay, though LFU loses 2.4 points to LRU and not 11.4. With
+# many the replay is wrong about everything. It promises LRU 91 % and LFU 78; the server finds 59 and 60 %,
 # the two cannot be told apart, and less than half of the turns meet the SLO (TTFT of 3 s).
 #
-# Why? A missed history of 65,000 tokens takes 10 s to compute. Meanwhile others wait, sessions last longer,
+# Why? A missed history of 65,000 tokens takes 11 s to compute. Meanwhile others wait, sessions last longer,
 # more are alive at a time, and the memory holds a smaller part of each: more misses. To see that it is the
 # order that did it, let the replay take the turns in the order in which the server began them:
 
@@ -396,15 +396,16 @@ ratios.unstack(level=0)[[*options]].round(2).rename_axis("seed")
 
 # %% [markdown]
 # - The hits do not depend on the link: 96.0 % with any. It decides when blocks come, not whether.
-# - **With 0.5 GB/s the host makes things worse: a mean TTFT of 1.5 to 2.0 times that of no host. With 1 GB/s
-#   it is half, 0.45 to 0.63 times.** Between the two lies what the price list gives for
-#   histories as long as these, 74,000 tokens on average: 0.77 GB/s.
-# - With 25 GB/s the mean TTFT is 1.9 instead of 25.2 s, mean TPOT 29 instead of 70 ms, since few steps carry
-#   a prompt now, and the tokens per second are those of a GPU with room for everything.
+# - **With 0.5 GB/s the host makes things worse: a mean TTFT of 1.5 to 1.8 times that of no host. With 1
+#   GB/s it is half, 0.49 to 0.61 times.** Between the two lies what the price list gives for histories as
+#   long as these, 74,000 tokens on average: 0.72 GB/s.
+# - With 25 GB/s the mean TTFT is 2.0 instead of 27.3 s, mean TPOT 29 instead of 74 ms, since few steps
+#   carry a prompt now, and the tokens per second are those of a GPU with room for everything.
 # - More than that brings little. What remains to `room for all` is the fetch itself: 0.4 s for a history at
 #   25 GB/s.
 #
-# Where else does it not pay? Where the GPU has room. The load that the server could serve, with and without:
+# Where else does it not pay? Where the GPU has room. The load that the server could serve, with and
+# without:
 
 # %%
 light = {}

@@ -59,10 +59,10 @@ print(f"request {victim.id}: {victim.num_prompt} prompt tokens, {victim.num_outp
 life.head(14).round(2)
 
 # %% [markdown]
-# It waits 18 s for room. Its prompt is computed, and in the very next step its blocks are gone. It goes
-# back to the front of the queue, as vLLM has it, and comes in again when all it had fits. Here that is
-# one step later, and 80 of its 276 tokens are still in the prefix cache, since nobody has overwritten
-# them yet. It gets 9 tokens further and is out again. Sixteen times in all:
+# It waits 18 s for room. Its prompt is computed, and 9 tokens later its blocks are gone. It goes back to
+# the front of the queue, as vLLM has it, and comes in again when all it had fits. Here that is 0.4 s later,
+# and others have overwritten its blocks: 284 tokens are computed again. It gets 3 tokens further and is out
+# again. Fifteen times in all:
 
 
 # %%
@@ -77,8 +77,8 @@ figure = draw({"": held(life, victim.num_prompt)}, "time since its arrival (s)",
 figure.update_xaxes(range=[15, 60]).update_yaxes(range=[0, 700])
 
 # %% [markdown]
-# Each fall to zero is a preemption, each steep rise computes the same tokens again. In 24 s it gets 214
-# tokens further; then the crowd is gone and it grows undisturbed. It computed 7,269 tokens where 1,608
+# Each fall to zero is a preemption, each steep rise computes the same tokens again. In 23 s it gets 190
+# tokens further; then the crowd is gone and it grows undisturbed. It computed 6,495 tokens where 1,608
 # would have done.
 #
 # Counting blocks explains it. Some 128 requests run, each of which needs a new block every 16 steps: 8
@@ -199,15 +199,15 @@ costs(runs)[["preemptions", TAX, "recompute_s", "swap_stall_s", "fetch_wait_s"]]
 # %% [markdown]
 # **Which victim hardly matters. What becomes of it does, a little.**
 #
-# - The RFC's rule, by blocks, changes nothing that five seeds can show: mean E2EL +0.1 ± 0.6 %, tax 22.5
-#   instead of 22.6 %. It preempts 15 % more often and loses less each time. Nor does the price list help.
-# - `most_blocks` preempts a quarter as often, pays less tax, and has the better mean E2EL by 1.7 ± 0.7 %.
-#   But it is no gift: P99 of TTFT is 14 ± 13 and P99 of ITL 10 ± 3 % worse.
-# - Knowing how long answers will become is worth 2.0 ± 0.6 %.
-# - Swapping gives 4 to 7 %, whoever the victim. 18 to 22 s of computing become 6 to 8 s in which steps
-#   wait for copies out. (Copies in keep their own request waiting, nobody else.) P99 of ITL falls by 25
-#   to 33 %, because no step carries a second prefill any more.
-# - The output hardly moves: by 0.3 % with another victim, by 1.2 to 2.4 % with swap.
+# - The RFC's rule, by blocks, changes nothing that five seeds can show: mean E2EL +0.3 ± 0.6 %, tax 22.6
+#   instead of 22.5 %. It preempts 16 % more often and loses less each time. Nor does the price list help.
+# - `most_blocks` preempts a quarter as often, pays less tax, and has the better mean E2EL by 1.7 ± 1.1 %.
+#   But it is no gift: P99 of TTFT is 20 ± 12 and P99 of ITL 11 ± 3 % worse.
+# - Knowing how long answers will become is worth 1.9 ± 0.7 %.
+# - Swapping gives 4 to 7 %, whoever the victim. 17 to 22 s of computing become 6 to 8 s in which steps wait
+#   for copies out. (Copies in keep their own request waiting, nobody else.) P99 of ITL falls by 26 to 34 %,
+#   because no step carries a second prefill any more.
+# - The output hardly moves: by 0.2 % with another victim, by 1.1 to 2.4 % with swap.
 #
 # The table has 55 intervals at 95 %, so expect two or three that miss. *Auto* is not in it, because here
 # it *is* swap. And vLLM's other rule, `least_important`, is `last_admitted` where nobody has a priority:
@@ -265,12 +265,12 @@ losses(runs).iloc[:6]
 # %% [markdown]
 # Two things level it.
 #
-# 1. **Small victims must be many.** The running requests need so many blocks a second, whoever gives
-#    them. `fewest_blocks` takes 296 tokens at a time and needs 900 victims, `most_blocks` takes 2,141 and
-#    needs 181. What is lost in all differs far less, 266,000 against 388,000 tokens.
-# 2. **What a large victim gives too much is not lost.** Only as many blocks are overwritten as others
-#    need; the rest stays in the prefix cache, and the victim is first in the queue. `most_blocks` finds
-#    half of its tokens again, the default a twelfth.
+# 1. **Small victims must be many.** The running requests need so many blocks a second, whoever gives them.
+#    `fewest_blocks` takes 296 tokens at a time and needs 903 victims, `most_blocks` takes 2,133 and needs
+#    172. What is lost in all differs far less, 267,000 against 366,000 tokens.
+# 2. **What a large victim gives too much is not lost.** Only as many blocks are overwritten as others need;
+#    the rest stays in the prefix cache, and the victim is first in the queue. `most_blocks` finds half of
+#    its tokens again, the default an eleventh.
 #
 # So there are two ways to make the victim matter: let sizes differ more, so that a bad rule can waste
 # more, and switch prefix caching off. `mixed` is chat and documents on one server: Llama-3.1-8B with
@@ -292,17 +292,17 @@ parts["mixed, caching off"] = serve(mixed.with_(**off), rules | more, seeds=4)
 pd.concat({name: losses(each).join(changes(each)["mean E2EL (%)"]) for name, each in parts.items()})
 
 # %% [markdown]
-# With lengths alike, switching the cache off turns `most_blocks` from 1.7 % better into 5.0 ± 2.4 %
-# worse, and nothing else changes much.
+# With lengths alike, switching the cache off turns `most_blocks` from 1.7 % better into 5.1 ± 1.8 % worse,
+# and nothing else changes much.
 #
-# **With unlike lengths and without prefix caching the RFC is right.** The default pays a tax of 15.6 %,
-# within the RFC's range; the RFC's rule brings it down to 6.2 % and makes the mean E2EL 10.5 ± 5.3 %
-# better; and `most_blocks` is a catastrophe, 48 %. It throws 8,900 tokens away to make room for a few.
+# **With unlike lengths and without prefix caching the RFC is right.** The default pays a tax of 15.2 %,
+# within the RFC's range; the RFC's rule brings it down to 6.3 % and makes the mean E2EL 10.8 ± 3.5 %
+# better; and `most_blocks` is a catastrophe, 47 %. It throws 8,600 tokens away to make room for a few.
 #
 # **With prefix caching, vLLM's default, the difference is gone.** `most_blocks` still *loses* thirteen
-# times as many tokens as `fewest_blocks`, but finds 93 % of them again, and the taxes are 4.6, 4.8 and
-# 5.5 %. The cache corrects the choice of the victim. (Whether the RFC's servers had it on, we do not
-# know. Its numbers look like the rows without.)
+# times as many tokens as `fewest_blocks`, but finds 94 % of them again, and the taxes are 4.7, 4.8 and 5.4
+# %. The cache corrects the choice of the victim. (Whether the RFC's servers had it on, we do not know. Its
+# numbers look like the rows without.)
 #
 # And `watermark 0.02`, which is no victim at all, beats them in both parts.
 #
@@ -328,10 +328,10 @@ tuned = serve(thrash, knobs)
 changes(tuned).join(costs(tuned)[["preemptions", TAX]].round(1))
 
 # %% [markdown]
-# **A watermark of 5 % all but ends the tax, 1.0 % instead of 22.6, and is worth more than any victim or
-# any swap: mean E2EL −10.9 ± 2.9 %, P99 of ITL −31 ± 3 %, output +4.3 ± 0.9 %.** The knob turns on the
-# cause: who is let in, not who is thrown out. 5 % of the blocks are 370, room for 46 steps of growth; by
-# then somebody has ended and given back a hundred. Here is the request of the beginning again:
+# **A watermark of 5 % all but ends the tax, 1.0 % instead of 22.5, and is worth more than any victim or any
+# swap: mean E2EL −10.8 ± 3.0 %, P99 of ITL −32 ± 2 %, output +4.2 ± 1.0 %.** The knob turns on the cause:
+# who is let in, not who is thrown out. 5 % of the blocks are 370, room for 46 steps of growth; by then
+# somebody has ended and given back a hundred. Here is the request of the beginning again:
 
 # %%
 roomy = simulate(thrash, set=knobs["watermark 0.05"], bottleneck=False)
@@ -341,22 +341,22 @@ figure = draw(curves, "time since its arrival (s)", "tokens in its KV blocks")
 figure.update_xaxes(range=[15, 60]).update_yaxes(range=[0, 700])
 
 # %% [markdown]
-# It is let in 13 s later, is never preempted, and has overtaken its other self before that one's last
-# preemption. Its answer grows faster, because hardly any step carries a second prefill.
+# It is let in 3 s later, is preempted once in place of fifteen times, and has overtaken its other self
+# before that one's last preemption. Its answer grows faster, because hardly any step carries a second
+# prefill.
 #
 # The others:
 #
 # - SRPT brings 24 to 31 points more of the requests within the SLO, by having long answers wait: P99 of
-#   TTFT is 47 % worse. The mean gains 3 to 4 %, a third of what the watermark gives. The tax stays.
+#   TTFT is 53 % worse. The mean gains 3 to 4 %, a third of what the watermark gives. The tax stays.
 # - reserve_output never preempts and leaves unused what short answers do not need: 27 % slower.
-# - Without the check of the whole prompt nothing changes here, as prompts are short. In `mixed` it costs
-#   3 % with caching, and without caching answers take 2.4 times as long: a long prompt is let in chunk by
+# - Without the check of the whole prompt nothing changes here, as prompts are short. In `mixed` it costs 3
+#   % with caching, and without caching answers take 2.4 times as long: a long prompt is let in chunk by
 #   chunk and thrown out before its last.
 # - 112 seats: mean E2EL as with a watermark, ITL better still, and no preemption at all. But 13 points
-#   fewer meet the SLO, waiting for a seat; and somebody had to find the 112, which fit these lengths
-#   only.
+#   fewer meet the SLO, waiting for a seat; and somebody had to find the 112, which fit these lengths only.
 # - A watermark of 10 % gains nothing over 5 %. In `mixed` with caching already 5 % cost more than they
-#   save, 1.7 ± 1.3 %: there was little tax to begin with.
+#   save, 1.4 ± 1.5 %: there was little tax to begin with.
 #
 # All of it in one figure. Blue are victims, orange swaps, green the others (without reserve_output); bars
 # are 95 % intervals.
@@ -407,14 +407,14 @@ pd.concat({"measured": measured, "simulated": simulated}, axis=1).round().astype
 #
 # ## What to do with vLLM
 #
-# 1. **When vLLM preempts, first set `watermark` to 0.02.** −9 % mean E2EL and −27 % ITL P99 on long
-#    answers; mean E2EL −2.5 % with and −14 % without caching on mixed lengths. Go to 0.05 only if the tax
+# 1. **When vLLM preempts, first set `watermark` to 0.02.** −9 % mean E2EL and −26 % ITL P99 on long
+#    answers; mean E2EL −2.7 % with and −14 % without caching on mixed lengths. Go to 0.05 only if the tax
 #    is high: where it is not, 0.05 costs more than it saves.
 # 2. **Leave the victim alone while prefix caching is on**: no rule is worth 2 % here without knowing the
-#    future. With caching off and unlike lengths take the RFC's rule (−10.5 %), and never the largest
+#    future. With caching off and unlike lengths take the RFC's rule (−10.8 %), and never the largest
 #    victim.
-# 3. **Copying beats computing above some 12 GB/s** for 512 KiB a token, 3 GB/s for 128 KiB (exercise 2),
-#    if only victims are copied. At 25 GB/s it gives half of what the watermark gives here.
+# 3. **Copying beats computing above some 12 GB/s** for 512 KiB a token, 3 GB/s for 128 KiB (exercise 2), if
+#    only victims are copied. At 25 GB/s it gives half of what the watermark gives here.
 #
 # **What to believe.** That watermark and swap do more than the victim is outside the intervals, and the
 # preemptions agree with a real server. Which of the two does more depends on the bytes a token takes

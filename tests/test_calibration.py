@@ -270,7 +270,7 @@ def test_the_command_answers_mistakes_in_one_line(
     as_csv(Path("t.csv"), synthetic())
     done = CliRunner().invoke(app, ["fit", *arguments, "--model", "llama-3-8b"])
     assert done.exit_code == 2
-    assert done.stderr.startswith("error: ")
+    assert done.stderr.startswith("servetwin: ")
     assert done.stderr.count("\n") == 1
 
 

@@ -34,9 +34,6 @@ TARGETS = {
 MULTI_HEAD = TARGETS | {"decode step": 0.05}
 MISSED = {  # what it is instead; docs/calibration.md says why
     ("llama-2-7b", "decode attention"): 0.10,
-    ("llama-2-7b", "prefill attention"): 0.045,
-    ("llama-3-8b", "prefill attention"): 0.055,
-    ("qwen2.5-7b", "prefill attention"): 0.06,
 }
 
 

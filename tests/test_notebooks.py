@@ -24,12 +24,13 @@ import pytest
 from plotly.graph_objects import Figure
 
 from simulator import Block, Context, Sequence
+from simulator.latency.profile_file import SHIPPED
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SOURCES = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 BOOKS = [source.stem for source in SOURCES]
 _numbers = itertools.count(1)
-STUDIES = ("04", "05", "06", "07", "08")  # of many runs, half a minute each
+STUDIES = ("04", "05", "06", "07", "08", "09")  # of many runs, half a minute each
 ON_AN_ENGINE = ("08",)
 MEASURED = "# Measured: other numbers in every run."
 WITH_LONG_CODE = ("07_your_own_policy", "08_two_clocks")  # policies and loops are what these are about
@@ -95,7 +96,7 @@ QUOTES: dict[str, list[str]] = {
         "{sharing.table.p99_itl_ms['chunked']:.0f}.",
         "mean TPOTs, {sharing.table.mean_tpot_ms['prefill_first']:.1f} and "
         "{sharing.table.mean_tpot_ms['chunked']:.1f} ms",
-        "{['', 'Nine steps'][last - first == 8]} of prompts in a row",
+        "{['', 'Ten steps'][last - first == 9]} of prompts in a row",
         "Some {-apart.median_ttft_ms.median():.0f} ms of TTFT",
         "to within {100 * abs(chunks.p99_itl_ms / full - 1)[:8].max():.0f} %",
         "by {100 * chunks.attainment['1024']:.0f} %; with 256 only by {100 * chunks.attainment['256']:.0f} %",
@@ -183,8 +184,10 @@ QUOTES: dict[str, list[str]] = {
         "{thrash.workload.lengths['prompt']['mean']} and answers of "
         "{thrash.workload.lengths['output']['mean']:,} tokens",
         "It waits {life['to'][1]:.0f} s for room",
-        "{victim.num_prompt + 1 - life.tokens[4]} of its {victim.num_prompt + 1} tokens are still in",
-        "It gets {life.tokens[5] + 1} tokens further",
+        "and {life.tokens[3] + 1} tokens later its blocks are gone",
+        "{life['to'][4] - life['from'][4]:.1f} s later, and others have overwritten its blocks: "
+        "{life.tokens[5]} tokens are computed again",
+        "It gets {life.tokens[6] + 1} tokens further",
         "In {life['from'].iloc[-2] - life['from'][2]:.0f} s it gets "
         "{victim.num_output - life.tokens.iloc[-1] - 1} tokens further",
         "computed {life.tokens.sum():,} tokens where {victim.num_prompt + victim.num_output - 1:,} would",
@@ -288,7 +291,7 @@ QUOTES: dict[str, list[str]] = {
         "gives {times['alone, half a server']['azure-conv'].mean():.2f} and "
         "{times['alone, half a server']['azure-code'].mean():.2f} times",
         "about twice, {times['virtual_counters, weight 9']['azure-conv'].mean():.2f} and "
-        "{times['virtual_counters, weight 9']['azure-code'].mean():.2f}; four of the eight",
+        "{times['virtual_counters, weight 9']['azure-code'].mean():.2f}; three of the eight",
         "strict priority has {times.priority['azure-conv'].mean():.2f} and "
         "{times.priority['azure-code'].mean():.2f}.",
         "on code, {times.deficit_round_robin['azure-code'].mean():.2f} against "
@@ -348,6 +351,11 @@ QUOTES: dict[str, list[str]] = {
         "saves {len(plain.steps) - len(believed.steps)} of {len(plain.steps)} steps, with what was measured "
         "{len(plain.steps) - len(guessing.steps)}",
     ],
+    "09_calibration": [
+        "wrong by {100 * plans.iloc[0, 0]:.1f} %, and is by {100 * plans.iloc[0, 1]:.1f} %",
+        "{table.loc['decode attention, kv, 4x beyond', 'mean (%)']:.1f} % for decode attention four times "
+        "beyond its contexts, where the truth is {100 * outside:.1f} % away",
+    ],
 }
 """What the text claims, as f-strings over the names of the notebook; filled in, each must stand there."""
 
@@ -401,19 +409,19 @@ CLAIMS: dict[str, list[str]] = {
         "(alone['s3fifo'] > alone['lfu']).all() and (alone['lfu'] - alone['sieve']).abs().max() < 0.01",
         "(timed.hits['lfu'] > timed.hits['sieve']).all()",
         "abs((timed.hits['s3fifo'] - timed.hits['lfu']).mean()) < 0.1",
-        "(gain.LRU[2.5] > gain.LRU[0.5]).all()",
+        "(gain.LRU[2.5] - gain.LRU[0.5]).mean() > 0",
         "(coded.iloc[:, 2][0.008] < 50).groupby(level=0).mean().min() >= 0.5",
         "coded.iloc[:, 2][0.008].groupby(level=0).mean().max() < 50",
         "0.7 < (parts.iloc[:, 0] - parts.iloc[:, 1]).mean() / (parts.iloc[:, 0] - parts.server).mean() < 0.8",
         "one_copy == timed.hits['lru', 0]",
-        "prices.iloc[:3, 3].between(1.8, 2.1).all() and prices.iloc[:, 3].iloc[2:].is_monotonic_decreasing",
-        "(prices.iloc[:, 0] / prices.iloc[:, 2]).between(11, 50).all()",
-        "prices.iloc[5, 3] > 0.5 and prices.iloc[:, 3].max() < 2.1",
+        "prices.iloc[:3, 3].between(1.75, 2.1).all() and prices.iloc[:, 3].iloc[2:].is_monotonic_decreasing",
+        "(prices.iloc[:, 0] / prices.iloc[:, 2]).between(11, 53).all()",
+        "prices.iloc[5, 3] > 0.45 and prices.iloc[:, 3].max() < 2.1",
         "abs(middle['tokens/s'][25] / middle['tokens/s']['room for all'] - 1) < 0.01",
         "abs(light.iloc[2, 2] / light.iloc[0, 2] - 1) < 0.01 and light.iloc[1, 7] == 0",
     ],
     "05_preemption_victims": [
-        "victim.num_preemptions == 16 and life['to'][3] - life['to'][2] < 0.06",
+        "victim.num_preemptions == 15 and life.tokens[5] == victim.num_prompt + 1 + life.tokens[3]",
         "again / default.steps.num_tokens.sum() > 0.23",
         "cliff.num_preemptions.iloc[0] == 0 and (cliff.num_preemptions.iloc[1:] > 200).all()",
         "cliff.output_throughput.max() < 1.01 * cliff.output_throughput.iloc[0]",
@@ -424,8 +432,8 @@ CLAIMS: dict[str, list[str]] = {
         "(ways['copy out and back at 8 GB/s'][1] > computing)[tokens > 200].all()",
         "abs(change(linked, 'mean_e2el_ms').mean().iloc[2]) < 2",
         "change(linked, 'mean_e2el_ms').mean().iloc[4] > 0",
-        "48 < losses(runs)['found again (%)'].iloc[3] < 52",
-        "7.8 < losses(runs)['found again (%)'].iloc[0] < 8.8",
+        "46 < losses(runs)['found again (%)'].iloc[3] < 50",
+        "8.4 < losses(runs)['found again (%)'].iloc[0] < 9.4",
         "round(float(np.exp(np.log(1500) - 1.2**2 / 2)), -1) == 730",
         "np.exp(np.log(1500) - 1.2**2 / 2 + 1.645 * 1.2) > 5000",
         "10 <= losses(parts['mixed, caching off'])['tax (%)'].iloc[0] <= 23",
@@ -433,7 +441,7 @@ CLAIMS: dict[str, list[str]] = {
         "['tokens lost'].iloc[1]) == 13",
         "change(parts['mixed, caching on'], 'mean_e2el_ms').mean().idxmin() == 'watermark 0.02'",
         "change(parts['mixed, caching off'], 'mean_e2el_ms').mean().idxmin() == 'watermark 0.02'",
-        "'preempted' not in set(lives['watermark 0.05'].what)",
+        "list(lives['watermark 0.05'].what).count('preempted') == 1",
         "np.interp(life['from'].iloc[-3], *curves['watermark 0.05']) > 480",
         "(change(tuned, 'mean_e2el_ms').mean().iloc[[1, 2]] > -4.5).all()",
         "costs(tuned).preemptions[['reserve_output', '112 seats']].sum() == 0",
@@ -459,7 +467,7 @@ CLAIMS: dict[str, list[str]] = {
         "goodput[12]['shed_late, 96 seats'] > goodput[8]['shed_late, 96 seats']",
         "all(1.45 < SENT[kind][0] / full[kind].mean() < 1.55 for kind in SENT)",
         "(times.fcfs.groupby('load').mean() > 100).all()",
-        "(times.virtual_counters > 2).all() and (times['virtual_counters, weight 9'] < 2).sum() == 4",
+        "(times.virtual_counters > 2).all() and (times['virtual_counters, weight 9'] < 2).sum() == 3",
         "(limited['P99 TTFT / alone'].unstack(1).virtual_counters < 2).all()",
         "(limited['meek refused'] == 0).all()",
         "jain.jain_service['fcfs'].round(3).equals(jain.jain_service['virtual_counters'].round(3))",
@@ -477,13 +485,13 @@ CLAIMS: dict[str, list[str]] = {
         "(met.idxmax(axis=1) == 'InTime').all()",
         "met.drop(columns='InTime').mean().idxmax() == '512'",
         "half(met.InTime - met['512']) < (met.InTime - met['512']).mean() < 14",
-        "same == [True] * 4 and abs((ends.fewest_blocks / ends.last_admitted - 1).mean()) < 0.005",
+        "same == [True] * 4 and abs((ends.fewest_blocks / ends.last_admitted - 1).mean()) < 0.01",
         "hits.drop(columns='system_last').mean().idxmax() == 's3fifo'",
         "points.mean().idxmax() == 'admission' and (points.batching > points.shipped).all()",
         "0.4 < (points.admission - points['batching + admission']).mean() < half(points.admission - "
         "points['batching + admission'])",
         "half(points.admission - points['order + admission']) < 1.1",
-        "(each['TPOT kept (%)'][['shipped', 'order']] > 99.9).all() and each['TPOT kept (%)'].batching < 85",
+        "(each['TPOT kept (%)'][['shipped', 'order']] > 99.7).all() and each['TPOT kept (%)'].batching < 85",
         "(fresh.hopeless > fresh.shed_late).all()",
         "(ranges.loc['hopeless'] - ranges.loc['shed_late'])[[9, 10, 12]].is_monotonic_increasing",
         "(ranges.loc['hopeless'] - ranges.loc['shed_late'])[[6, 8]].max() < 1.2",
@@ -503,6 +511,20 @@ CLAIMS: dict[str, list[str]] = {
         "(verified.accepted == 0).mean() > 0.6 and (verified.accepted == 3).sum() > 50",
         "equal(guessing, told) and not equal(guessing, believed)",
         "8 < naive / cached < 10 and steps[0] > 5 * steps[1]",
+    ],
+    "09_calibration": [
+        "errors.loc['decode attention'].iloc[0] > 150 * plans.iloc[1, 0] > 0",
+        "plans.iloc[1, 0] < 0.03 < plans.iloc[0, 0]",
+        "plans.iloc[0, 1] < 0.01 and plans.iloc[2, 1] > 1.5 * plans.iloc[2, 0]",
+        "'1 rows left out: above the peak' in gate[0] and 'repeats its configuration' in gate[1]",
+        "'is their unit right?' in refusal and not (folder / 'slipped.json').exists()",
+        "outside > 1.5 * inside and costs.iloc[0, 5:].max() < outside",
+        "table.loc['decode attention, kv, 4x beyond', 'mean (%)'] > 100 * outside",
+        "(answer.low < answer.truth).all() and (answer.truth < answer.high).all()",
+        "spans.high['2048', FIGURES[0]] > 1.3 * spans.low['512', FIGURES[0]]",
+        "change.difference_low.iloc[0] > 0 > change.difference_high.iloc[1]",
+        "(change.difference_low < change['true difference']).all()",
+        "(change['true difference'] < change.difference_high).all()",
     ],
 }
 """What must be true for the rest of the text to be so."""
@@ -638,6 +660,27 @@ def test_the_table_links_every_notebook() -> None:
     table = (FOLDER / "README.md").read_text(encoding="utf-8")
     linked = re.findall(r"\]\((\d\d_\w+)\.ipynb\)", table)
     assert linked == BOOKS
+
+
+def test_the_recorded_figures_of_09_are_those_of_the_shipped_profile_and_of_the_docs() -> None:
+    text = prose(FOLDER / "09_calibration.py")
+    models = json.loads(SHIPPED.joinpath("a100-80gb-sxm.json").read_text(encoding="utf-8"))["models"]
+    for row, term in (
+        ("dense by tokens | 3 %", "dense"),
+        ("GEMM of unseen shapes | 6 %", "gemm of unseen shapes"),
+        ("decode attention | 4 %", "decode attention"),
+        ("prefill attention | 4 %", "prefill attention"),
+    ):
+        errors = (
+            models[name]["held_out"]["random_fifth_median_worst"][term][0]
+            for name in ("llama-2-7b", "llama-3-8b", "qwen2.5-7b")
+        )
+        assert f"| {row} | {' | '.join(f'{100 * error:.1f} %' for error in errors)} |" in text
+    docs = (FOLDER.parent / "docs" / "calibration.md").read_text(encoding="utf-8")
+    figures = ("15.7 %", "3.9 % (1.39 ms)", "25.7 % (TTFT mean -23.1 %)", "-0.1 %, -7.2 % | +1.2 %, -0.3 % |")
+    for figure in figures:
+        assert figure in docs
+        assert set(re.findall(r"\d+\.\d %", figure)) <= set(re.findall(r"\d+\.\d %", text))
 
 
 def test_what_a_policy_may_read_is_there() -> None:

@@ -104,6 +104,27 @@ def test_prefill_steps_never_get_cheaper_beyond_the_tokens_measured(
 @pytest.mark.parametrize(("name", "model"), SECTIONS)
 @settings(max_examples=60)
 @given(
+    chunk=st.integers(1, 20_000),
+    prefix=st.integers(0, 100_000),
+    chunks=st.integers(1, 400),
+    more=st.integers(1, 2000),
+)
+def test_longer_chunks_never_cost_less_where_prefill_is_priced_by_its_line(
+    name: str, model: str, chunk: int, prefix: int, chunks: int, more: int
+) -> None:
+    profile = profile_of(name, model)
+    if profile.mixed is not None:
+        return
+    short, long = (
+        profile.step_time(StepFeatures.prefill([(tokens, prefix)] * chunks))
+        for tokens in (chunk, chunk + more)
+    )
+    assert long >= SLACK * short
+
+
+@pytest.mark.parametrize(("name", "model"), SECTIONS)
+@settings(max_examples=60)
+@given(
     chunk=st.integers(1, 4000),
     batch=st.integers(0, 300),
     far=st.integers(0, 60_000),

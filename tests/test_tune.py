@@ -162,7 +162,7 @@ def test_mistakes_are_answered_in_one_line(
     done = CliRunner().invoke(app, ["tune", *arguments])
     assert done.exit_code == 2, done.output
     assert complaint in done.stderr
-    assert done.stderr.startswith("error: ")
+    assert done.stderr.startswith("servetwin: ")
     assert done.stderr.count("\n") == 1
 
 

@@ -46,7 +46,7 @@ for seats in (8, 64):
 # And one of the stairs of the price list lies between the two: these 64 tokens cost 9 ms, the 64 before
 # them 2 ms. So 576 is worse than 512 in ITL *and* in TTFT. Choose budgets just below a stair.
 #
-# Against 2,048 the 512 tokens cost 36 % more TTFT in the median and 34 % at the P99.
+# Against 2,048 the 512 tokens cost 36 % more TTFT in the median and 35 % at the P99.
 
 # %%
 profile = load_profile("a100-80gb-sxm", "llama-3.1-8b")
@@ -66,4 +66,4 @@ assert budgets.p99_itl_ms["512"] <= 50 < budgets.p99_itl_ms["576"]
 assert [round(price[n] - price[n - 64]) for n in (512, 576)] == [2, 9]
 assert (budgets.loc["512"] < budgets.loc["576"])[["median_ttft_ms", "p99_ttft_ms", "p99_itl_ms"]].all()
 assert round(100 * (budgets.median_ttft_ms["512"] / budgets.median_ttft_ms["2048"] - 1)) == 36
-assert round(100 * (budgets.p99_ttft_ms["512"] / budgets.p99_ttft_ms["2048"] - 1)) == 34
+assert round(100 * (budgets.p99_ttft_ms["512"] / budgets.p99_ttft_ms["2048"] - 1)) == 35

@@ -19,7 +19,7 @@ def server(seed=0, rate=9):
 
 # %% [markdown]
 # **Exercise 1.** The guess gave nothing away that these seeds could show: 2 is the best at 9 requests a
-# second, and at 12 a factor of 2.5 is half a point better. Too small is far worse than too large. With
+# second, and at 12 a factor of 2.5 is a point better. Too small is far worse than too large. With
 # 1.5, which is what prompts really take on average, half of the promises turn out too bold, and who was let
 # in by mistake makes those behind late as well. With 3 the rule refuses some who could have been served,
 # and each of them costs one request.
@@ -50,14 +50,14 @@ for rate in (9, 12):
 
 nine, twelve = kept[9].mean(), kept[12].mean()
 assert nine.idxmax() == "2"
-assert 0 < twelve["2.5"] - twelve["2"] < 1
+assert 1 < twelve["2.5"] - twelve["2"] < 1.5
 assert min(nine["2"] - nine["1"], twelve["2"] - twelve["1"]) > 10
 assert max(nine["2"] - nine["3"], twelve["2"] - twelve["3"]) < 2
 
 # %% [markdown]
 # **Exercise 2.** One might expect a better P99 of ITL, and gets the same: more than one gap in a hundred is
 # still a full step of 512 tokens. But prompts get every second step at most. The median TTFT rises from
-# 130 to 301 ms, the P99 from 0.8 to 2.0 s. For those who decode it is a draw, for those who arrive a loss.
+# 131 to 312 ms, the P99 from 0.9 to 2.1 s. For those who decode it is a draw, for those who arrive a loss.
 #
 # `unchanged_steps` is no promise for it. After a step without a prompt the policy admits, so the next step
 # is another one if somebody waits; `Rash` skips over that, and its result differs without any error. `Sure`
@@ -106,7 +106,7 @@ for name in ("Rash", "Sure"):
 
 table, results = runs.table, runs.results
 assert abs(table.p99_itl_ms["Breather"] - table.p99_itl_ms["chunked"]) < 1
-assert [round(table.median_ttft_ms[name]) for name in ("chunked", "Breather")] == [130, 301]
+assert [round(table.median_ttft_ms[name]) for name in ("chunked", "Breather")] == [131, 312]
 assert table.p99_ttft_ms["Breather"] > 2 * table.p99_ttft_ms["chunked"]
 assert results["Sure"].requests.equals(results["Breather"].requests)
 assert not results["Rash"].requests.equals(results["Breather"].requests)

@@ -155,7 +155,7 @@ def least_prices(latency: LatencyModel, max_tokens: int, max_num_seqs: int, long
         beyond,
         _never_falling(_as_long_as(latency.head, latency.roofline.head, rows)),
         grid._replace(seconds=_never_falling(grid.seconds)),
-        latency.prefill,
+        latency.least_prefill,
         latency.host,
         latency.overlap,
     )

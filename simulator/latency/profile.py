@@ -28,6 +28,7 @@ from simulator.latency.all_reduce import Communication
 from simulator.latency.base import Features, Floats
 from simulator.latency.grid import DecodeGrid
 from simulator.latency.mixed import Mixed
+from simulator.latency.prefill import PrefillFactor, PrefillPrice
 from simulator.latency.roofline import PrefillTerms, Roofline
 
 MAX_TOKENS = 16_384  # rows of the dense table; larger steps are computed when asked for
@@ -86,11 +87,12 @@ class Profile:
     overlap: bool = False
     communication: Communication | None = None  # of a tensor-parallel group; `dense` and `head` have it in
     mixed: Mixed | None = None  # attention of steps that prefill; None: prefill and decode are added
+    prefill_factor: PrefillFactor | None = None  # None: `prefill` alone
     _dense: list[float] = field(init=False, repr=False)
     _head: list[float] = field(init=False, repr=False)
     _rows: list[Row] = field(init=False, repr=False)
     _columns: tuple[Floats, Floats, Floats] = field(init=False, repr=False)
-    _prefill: tuple[float, ...] = field(init=False, repr=False)
+    _prefill: PrefillPrice = field(init=False, repr=False)
     _host: tuple[float, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -98,7 +100,7 @@ class Profile:
         lay = object.__setattr__  # frozen for others; the same numbers as plain lists and tuples
         lay(self, "_dense", self.dense.tolist())
         lay(self, "_head", self.head.tolist())
-        lay(self, "_prefill", tuple(self.prefill))
+        lay(self, "_prefill", PrefillPrice(self.prefill, self.prefill_factor, self.roofline.pair_seconds))
         lay(self, "_host", tuple(self.host))
         lay(self, "_columns", columns)
         lay(self, "_rows", list(zip(*(part.tolist() for part in columns), strict=True)))
@@ -126,11 +128,8 @@ class Profile:
             gpu += seconds[j] + slopes[j] * (kv - knots[j])
         num_seqs = step.num_seqs
         if prefill_tokens and mixed is None:
-            constant, per_seq, per_token, per_work, per_kv = self._prefill
-            attention = constant + per_seq * (num_seqs - batch) + per_token * prefill_tokens
-            attention += per_work * step.prefill_work
-            floor = per_kv * step.prefill_kv_max
-            gpu += attention if attention > floor else floor
+            chunks = num_seqs - batch
+            gpu += self._prefill.seconds(chunks, prefill_tokens, step.prefill_work, step.prefill_kv_max)
         per_step, per_seq = self._host
         host = per_step + per_seq * num_seqs
         if self.overlap:
@@ -240,6 +239,11 @@ class Profile:
     def overlapped(self) -> Profile:
         """Return the profile of an engine that prepares the next step while the GPU runs this one."""
         return replace(self, overlap=True)
+
+    @property
+    def least_prefill(self) -> PrefillTerms:
+        """Terms below which no step's prefill attention is priced: `prefill` times the least factor."""
+        return self._prefill.least()
 
     @property
     def error_terms(self) -> dict[str, float]:

@@ -20,8 +20,9 @@ from simulator.latency.checked_json import Section, read_json
 from simulator.latency.graphs import padded
 from simulator.latency.grid import DecodeGrid
 from simulator.latency.mixed_file import read_mixed
+from simulator.latency.prefill_file import read_prefill
 from simulator.latency.profile import MAX_ROWS, MAX_TOKENS, Errors, Host, Profile, Reach
-from simulator.latency.roofline import A100, Efficiency, PrefillTerms, Roofline
+from simulator.latency.roofline import A100, Efficiency, Roofline
 from simulator.specs.hardware import Hardware
 from simulator.specs.models import Model, dtype_bits
 
@@ -151,17 +152,7 @@ def _profile(file: Section, name: str, target: str) -> Profile:
     heads = continued(np.arange(MAX_ROWS + 1), rows, head, roofline.head)
     heads[0] = 0.0  # no sampled row, no head
     decode, reach_kv = _decode(section, roofline)
-    layers = roofline.model.num_layers
-    terms = section.section("prefill_attention")
-    longest = terms.number("longest", 1)
-    us = layers * US
-    prefill = PrefillTerms(
-        constant=us * terms.number("constant_us"),
-        per_seq=us * terms.number("per_seq_us"),
-        per_token=us * terms.number("per_token_us"),
-        per_work=us * terms.number("per_work_us"),
-        per_kv=layers * roofline.kv_token_bytes / roofline.bandwidth,
-    )
+    prefill = read_prefill(section, roofline)
     error = section.section("held_out_error").number("step", 0, 10)
     profile = Profile(
         name=f"{Path(file.place).stem}: {name}",
@@ -171,15 +162,16 @@ def _profile(file: Section, name: str, target: str) -> Profile:
         dense=dense,
         head=heads,
         decode=decode,
-        prefill=prefill,
+        prefill=prefill.terms,
+        prefill_factor=prefill.factor,
         roofline=roofline,
         reach=Reach(
-            section.section("layer").numbers("tokens")[-1], rows[-1], longest, decode.batch, reach_kv
+            section.section("layer").numbers("tokens")[-1], rows[-1], prefill.longest, decode.batch, reach_kv
         ),
         errors=_errors(file, section),
         notes=tuple(section.texts("notes")),
         kernels=_kernels(file),
-        mixed=read_mixed(section, layers),
+        mixed=read_mixed(section, roofline.model.num_layers),
     )
     if "gpu_scale" in file.fields:  # written by `calibrate tune`
         profile = profile.with_gpu_scale(file.number("gpu_scale", 0.1, 10))

@@ -149,6 +149,11 @@ class Roofline:
         value_dim = self.model.mla.v_head_dim if self.model.mla else self.model.head_dim
         return 2 * self.model.num_heads * (self.model.head_dim + value_dim)
 
+    @property
+    def pair_seconds(self) -> float:
+        """Seconds of one query-key pair in all layers at the peak FLOP/s."""
+        return self.model.num_layers * self.pair_flops / self.flops
+
     def prefill_attention(self) -> PrefillTerms:
         """Return the terms of all layers."""
         e = self.efficiency
