@@ -95,6 +95,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     measured = write(top / "r.json", vllm(model_id=HOSTILE, label=HOSTILE, errors=["", "", HOSTILE]))
     sweep = {"base": str(top / "s.yaml"), "vary": {"scheduler.max_num_seqs": [2, 8]}, "design": "grid"}
     (top / "w.yaml").write_text(json.dumps(sweep))
+    vary = {"scheduler.max_num_seqs": [2, 8]}
+    wanted = {"base": str(top / "s.yaml"), "vary": vary, "objectives": ["mean_e2el_ms:min"], "trials": 2}
+    (top / "x.yaml").write_text(json.dumps(wanted))
     compared = ["compare", top / "s.yaml", "--vary", "scheduler.max_num_seqs=2,8"]
     few = ["--replications", "2", "--tolerance", "0.2", "--slo", "e2el:400", "--attainment", "0.5"]
     commands: list[list[object]] = [
@@ -103,6 +106,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [*compared, "--replications", "2", "-o", top / "tournament"],
         ["capacity", top / "s.yaml", "--rates", "1:8", *few, "-o", top / "capacity"],
         ["sweep", top / "w.yaml", "-o", top / "sweep"],
+        ["search", top / "x.yaml", "-o", top / "search"],
         ["bounds", top / "s.yaml", "-o", top / "bounds"],
         ["cache", top / "t.jsonl", "--block-size", "512", "-o", top / "cache"],
         ["import", measured, "-o", top / "imported"],
@@ -126,12 +130,23 @@ def test_se_02_every_command_that_writes_pages_is_here(folder: Path) -> None:
     }
     known = {
         *("report", "compare_report", "bounds_report", "cache_report", "diff_report"),
-        *("capacity/report", "sweep/report"),
+        *("capacity/report", "sweep/report", "search/search_folder"),
     }
     assert writers - elsewhere <= known, "add the command that writes the page to `folder`"
     pages = {path.parent.name for path in folder.rglob("*.html")}
     assert pages == {
-        *("run", "compare", "tournament", "capacity", "sweep", "bounds", "cache", "diff-imported", "diff-run")
+        *(
+            "run",
+            "compare",
+            "tournament",
+            "capacity",
+            "sweep",
+            "search",
+            "bounds",
+            "cache",
+            "diff-imported",
+            "diff-run",
+        )
     }
 
 

@@ -39,7 +39,7 @@ _HOW = {
     "volume": "How much of what the final front dominates was dominated after each trial. Flat at the end: "
     "more trials would change little.",
     "pareto": "No point of the front can be improved in one objective without loss in another.",
-    "parallel": "A line per complete trial, coloured by its first objective; click the legend to hide a group.",
+    "parallel": "A line per complete trial, coloured by its first objective; click the legend to hide some.",
 }
 _TITLES = {"history": "How it came on", "pareto": "Pareto front", "parallel": "Which values lead where"}
 
