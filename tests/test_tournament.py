@@ -168,15 +168,21 @@ def test_what_draws_the_same_is_identical() -> None:
 
 
 @pytest.mark.slow
-def test_lifo_ties_with_fcfs_in_178_to_199_of_200_and_wins_when_3_percent_quicker() -> None:
+def test_lifo_ties_with_fcfs_in_178_to_199_of_200() -> None:
     verdicts: Counter[str] = Counter()
     for seed in range(200):
-        ten = orders(seed, quick=0.97).replicate(10, find_turning=False, workers=1)
-        auto = orders(seed).replicate(max_seconds=3600, find_turning=False, workers=1)
-        verdicts[f"quick {ten.verdicts['quick']}"] += 1
-        verdicts[f"lifo {auto.verdicts['lifo']}"] += 1
-    assert 178 <= verdicts[f"lifo {TIE}"] <= 199, verdicts
-    assert verdicts[f"quick {WIN}"] >= 190, verdicts
+        found = orders(seed).replicate(max_seconds=3600, find_turning=False, workers=1)
+        verdicts[found.verdicts["lifo"]] += 1
+    assert 178 <= verdicts[TIE] <= 199, verdicts
+
+
+@pytest.mark.slow
+def test_lifo_with_steps_3_percent_shorter_wins_in_190_of_200() -> None:
+    verdicts: Counter[str] = Counter()
+    for seed in range(200):
+        found = orders(seed, quick=0.97).replicate(10, find_turning=False, workers=1)
+        verdicts[found.verdicts["quick"]] += 1
+    assert verdicts[WIN] >= 190, verdicts
 
 
 # What is served.
