@@ -36,6 +36,7 @@ from simulator.schedulers.checks import check_committed
 from simulator.schedulers.repeating import advance
 
 Wait = Generator[simpy.events.Event, None, None]
+LOST = "lost"  # why a sequence leaves that this replica no longer serves
 
 
 class Observer(Protocol):
@@ -124,6 +125,11 @@ class Replica:
             self._aborts[seq] = self.env.now, reason
             self._tell(seq)
             self._rouse()
+
+    def lose(self, seq: Sequence) -> None:
+        """Drop a sequence that will be served elsewhere, or nowhere: what it got here does not count."""
+        self._aborts[seq] = self.env.now, LOST
+        self._rouse()
 
     def close(self) -> None:
         """Note how far the unfinished came when the clock stops; clients that left before it are gone."""
@@ -272,7 +278,10 @@ class Replica:
             for observer in self.observers:
                 observer.finished([seq], when)
             self.scheduler.remove(seq, self.now)
-            self.recorder.aborted(seq, when, reason)
+            if reason == LOST:
+                self.recorder.lose(seq)
+            else:
+                self.recorder.aborted(seq, when, reason)
             self.executor.forget(seq)
         self._aborts.clear()
 

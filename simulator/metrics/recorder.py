@@ -33,8 +33,8 @@ class Recorder:
     Its requests are rows of `log`, which replicas of one fleet share; steps and stints are its own.
     """
 
-    def __init__(self, num_requests: int, num_blocks: int, log: RequestLog | None = None) -> None:
-        self.log = log = RequestLog(num_requests) if log is None else log
+    def __init__(self, log: RequestLog, num_blocks: int) -> None:
+        self.log = log
         self.num_blocks = num_blocks
         self.scheduled_at, self.finished_at = log.scheduled_at, log.finished_at
         self.num_cached, self.num_preemptions = log.num_cached, log.num_preemptions
@@ -44,6 +44,7 @@ class Recorder:
         self._opened = array("i")  # blocks opened by decodes in every step that a span repeats
         self._joined: dict[Sequence, int] = {}  # first step of the stint so far
         self._stints = array("q")  # those that are over: (request, first step, last step) one after the other
+        self._void: dict[int, int] = {}  # request -> how many of the stints, whoever's, cannot be its own
         self._left_out: list[Sequence] = []  # decodes that the last step left out
         self.transfers = Transfers()
         self.verifications: Verifications | None = None  # under speculation
@@ -149,6 +150,11 @@ class Recorder:
         self.log.aborted(seq.index, when, reason)
         self.discard(seq)
 
+    def lose(self, seq: Sequence) -> None:
+        """Note that what a request got here does not count, since it starts over elsewhere."""
+        self._joined.pop(seq, None)
+        self._void[seq.index] = len(self._stints) // 3
+
     def discard(self, seq: Sequence) -> None:
         """Note how far a sequence came that will not complete."""
         self._end_stint(seq)
@@ -195,7 +201,11 @@ class Recorder:
 
     def _ended_stints(self) -> Ints:
         """Return request, first and last step of the stints that are over, as three rows."""
-        return np.asarray(self._stints, dtype=np.int64).reshape(-1, 3).T
+        found = np.asarray(self._stints, dtype=np.int64).reshape(-1, 3)
+        if self._void:
+            void = np.array([self._void.get(request, 0) for request in found[:, 0].tolist()])
+            found = found[np.arange(len(found)) >= void]
+        return found.T
 
     def _decoding(self) -> Ints:
         """Return, for every step that has ended, how many until then decoded anything, itself included."""
