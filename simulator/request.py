@@ -37,7 +37,8 @@ class Request:
     `max_tokens` is what the client asks for at most. `block_hashes` names the prompt's full blocks that
     other requests may share, as ranges in prefix order; blocks beyond them belong to this request alone.
     Its client leaves `timeout` after the arrival; its first token is late `ttft_limit` after it (the SLO's).
-    `predicted_len` is what a predictor says of the answer, in tokens; it may be wrong.
+    `predicted_len` is what a predictor says of the answer, in tokens; it may be wrong. `session` names the
+    conversation whose turn it is, if any.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Request:
     timeout: float | None = None
     ttft_limit: float | None = None
     predicted_len: float | None = None
+    session: str = ""
 
     def __post_init__(self) -> None:
         if self.num_prompt < 1 or self.num_output < 1 or self.max_tokens < 1:

@@ -16,6 +16,7 @@ from simulator.latency.linear import LinearModel
 from simulator.metrics.block import result_block
 from simulator.metrics.percentiles import percentiles, weighted_percentiles
 from simulator.metrics.recorder import Recorder
+from simulator.metrics.request_log import RequestLog
 from simulator.metrics.summary import counts, latencies, meets_slo, summarize
 from simulator.metrics.tables import ABORTED, COMPLETED, REJECTED, UNFINISHED, RequestTable
 from simulator.metrics.warmup import mser5, num_warmup
@@ -198,7 +199,7 @@ def test_me_10_a_run_without_completions_has_null_latencies_and_no_throughput(re
 
 
 def test_me_10_a_recorder_of_nothing_has_empty_tables() -> None:
-    recorder = Recorder(0, 1)
+    recorder = Recorder(RequestLog(0), 1)
     assert len(recorder.step_table()) == len(recorder.request_table([])) == 0
     assert [len(column) for column in recorder.gaps()] == [0, 0]
 

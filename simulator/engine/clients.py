@@ -13,15 +13,14 @@ import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from simulator.engine.admission import make_sequence, why_rejected
 from simulator.engine.clock import towards
-from simulator.engine.replica import Replica
-from simulator.kv.prefix import PrivateIds
+from simulator.metrics.request_log import RequestLog
 from simulator.request import Request
 
 Progress = Callable[[int, int], None]
@@ -48,24 +47,41 @@ class ClientPlan:
 OPEN_LOOP = ClientPlan()
 
 
+class Server(Protocol):
+    """What clients send to: a replica, or a fleet of them behind a router."""
+
+    @property
+    def log(self) -> RequestLog: ...
+
+    on_done: Callable[[int], None] | None  # told each request that is over, if any one waits
+    on_step: Callable[[], None] | None  # called after steps that ended a request
+
+    def receive(self, index: int, request: Request) -> object | None:
+        """Take in a request that arrives now; None if it can never be served."""
+        ...
+
+    def give_up(self, taken: object, reason: str) -> None:
+        """Note that the client of what `receive` returned has gone."""
+        ...
+
+
 class Clients:
-    """Send requests to a replica and react to what becomes of them."""
+    """Send requests to a server and react to what becomes of them."""
 
     def __init__(
         self,
         env: simpy.Environment,
-        replica: Replica,
+        server: Server,
         requests: Sequence[Request],
         plan: ClientPlan = OPEN_LOOP,
         progress: Progress | None = None,
     ) -> None:
         self.env = env
-        self.replica = replica
+        self.server = server
         self.plan = plan
         self._requests = requests
         self._progress = progress
         self._next_report = 1
-        self._private = PrivateIds()
         self._free = math.inf if plan.max_concurrency is None else plan.max_concurrency
         self._held: deque[tuple[int, Request, float]] = deque()  # wait at the client, since when
         self._missing: dict[int, int] = {}  # request -> predecessors that are not done
@@ -74,9 +90,9 @@ class Clients:
             self._missing[after] = self._missing.get(after, 0) + 1
             self._followers.setdefault(before, []).append(after)
         if plan.follows is not None or plan.max_concurrency is not None:
-            replica.on_done = self._done
+            server.on_done = self._done
         if progress is not None:
-            replica.on_step = self._report
+            server.on_step = self._report
         env.process(self._open_loop())
 
     def _open_loop(self) -> Wait:
@@ -102,28 +118,23 @@ class Clients:
     def _send(self, index: int, request: Request, waited: float = 0.0) -> None:
         delay = 0.0 if self.plan.pre_delay is None else float(self.plan.pre_delay[index])
         if waited or delay:
-            self.replica.recorder.sent(index, waited, delay)
+            self.server.log.sent(index, waited, delay)
         if delay > 0:
             self._after(delay, lambda: self._arrive(index, request))
         else:
             self._arrive(index, request)
 
     def _arrive(self, index: int, request: Request) -> None:
-        replica = self.replica
-        now = self.env.now
-        replica.recorder.arrived(index, now)
-        reason = why_rejected(request, replica.scheduler)
-        if reason is not None:
-            replica.recorder.rejected(index, now, reason)
+        server = self.server
+        server.log.arrived(index, self.env.now)
+        taken = server.receive(index, request)
+        if taken is None:
             self._done(index)
             return
-        seq = make_sequence(index, request, replica.scheduler, self._private, now)
-        replica.executor.tell(seq, request)
-        replica.submit(seq)
         if request.timeout is not None:
-            self._after(request.timeout, lambda: replica.abort(seq, "timeout"))
+            self._after(request.timeout, lambda: server.give_up(taken, "timeout"))
         if self.plan.cancel_after is not None and not math.isnan(self.plan.cancel_after[index]):
-            self._after(float(self.plan.cancel_after[index]), lambda: replica.abort(seq, "cancelled"))
+            self._after(float(self.plan.cancel_after[index]), lambda: server.give_up(taken, "cancelled"))
 
     def _done(self, index: int) -> None:
         """A request is over, one way or another: free its place and let its followers think."""
@@ -137,7 +148,7 @@ class Clients:
 
     def _report(self) -> None:
         """Say now and then how many requests are done."""
-        done, total = self.replica.recorder.num_done, len(self._requests)
+        done, total = self.server.log.num_done, len(self._requests)
         if self._progress is not None and done >= self._next_report:
             self._progress(done, total)
             self._next_report = done + max(1, total // 200)

@@ -21,17 +21,22 @@ from typing import NamedTuple, Protocol
 import simpy
 
 from simulator.batch import Batch, StepResult
-from simulator.engine.clock import StepEnd, step_ends, towards
+from simulator.engine.admission import make_sequence, why_rejected
+from simulator.engine.clock import StepEnd, step_ends
 from simulator.engine.executor import Executor
 from simulator.engine.fault import FirstFault
+from simulator.engine.fetches import Fetches
 from simulator.engine.progress import ProgressGuard
+from simulator.kv.prefix import PrivateIds
 from simulator.metrics.recorder import Recorder
-from simulator.request import Sequence
+from simulator.metrics.request_log import RequestLog
+from simulator.request import Request, Sequence
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.checks import check_committed
 from simulator.schedulers.repeating import advance
 
 Wait = Generator[simpy.events.Event, None, None]
+LOST = "lost"  # why a sequence leaves that this replica no longer serves
 
 
 class Observer(Protocol):
@@ -49,15 +54,6 @@ class UnderWay(NamedTuple):
 
     end: float
     opened: int  # blocks it took
-
-
-class Arrival(NamedTuple):
-    """A fetch that is complete; `number` counts fetches in the order in which they were decided."""
-
-    moment: float
-    number: int
-    seq: Sequence
-    wait: float  # s since the decision
 
 
 class Replica:
@@ -88,32 +84,52 @@ class Replica:
         self.skips = skip and not self.is_watched
         self.verifies = recorder.verifications  # under speculation, where every step is learnt from
         self.now = env.now  # the replica's clock, at or ahead of SimPy's
+        self._private = PrivateIds()
         self._aborts: dict[Sequence, tuple[float, str]] = {}  # whose client has gone: when and why
-        self._arrivals: list[Arrival] = []  # fetches that are complete, and not yet learnt
-        self._num_fetches = 0
+        self._fetches = Fetches(env, self._rouse)
         self._pending: tuple[Batch, StepResult] | None = None  # executed, but not yet learnt from
         self._wake: simpy.Event | None = None
         self._guard = ProgressGuard(scheduler, recorder)
         self.fault = FirstFault()
         env.process(self._keep_fault())
 
-    def submit(self, seq: Sequence) -> None:
-        """Take in a sequence that arrives now."""
-        try:
-            self.scheduler.add(seq, self.env.now)
-        except (Exception, SystemExit) as error:  # a policy may fail in any way
-            self.fault.note(error, self.recorder.num_steps, self.env.now)
-            raise
-        if self.scheduler.shed:
-            self._drop_shed(self.env.now)
-        self._rouse()
+    @property
+    def log(self) -> RequestLog:
+        """What becomes of requests."""
+        return self.recorder.log
 
-    def abort(self, seq: Sequence, reason: str = "timeout") -> None:
+    def receive(self, index: int, request: Request) -> Sequence | None:
+        """Take in a request that arrives now and return its sequence; None if it can never be served."""
+        scheduler, now = self.scheduler, self.env.now
+        reason = why_rejected(request, scheduler)
+        if reason is not None:
+            self.recorder.rejected(index, now, reason)
+            return None
+        seq = make_sequence(index, request, scheduler, self._private, now)
+        self.executor.tell(seq, request)
+        try:
+            scheduler.add(seq, now)
+        except (Exception, SystemExit) as error:  # a policy may fail in any way
+            self.fault.note(error, self.recorder.num_steps, now)
+            raise
+        if scheduler.shed:
+            self._drop_shed(now)
+        self._rouse()
+        return seq
+
+    def give_up(self, taken: object, reason: str) -> None:
         """Note that a sequence's client has gone; its blocks are freed at the next step boundary."""
+        seq = taken
+        assert isinstance(seq, Sequence), "it came from receive"
         if seq.state != "finished" and seq not in self._aborts:
             self._aborts[seq] = self.env.now, reason
             self._tell(seq)
             self._rouse()
+
+    def lose(self, seq: Sequence) -> None:
+        """Drop a sequence that will be served elsewhere, or nowhere: what it got here does not count."""
+        self._aborts[seq] = self.env.now, LOST
+        self._rouse()
 
     def close(self) -> None:
         """Note how far the unfinished came when the clock stops; clients that left before it are gone."""
@@ -131,11 +147,12 @@ class Replica:
 
     def _run(self) -> Wait:
         env, scheduler, recorder, executor = self.env, self.scheduler, self.recorder, self.executor
+        fetches = self._fetches
         while True:
             if self._aborts:
                 self._apply_aborts()
-            if self._arrivals:
-                self._apply_arrivals()
+            if fetches.complete:
+                fetches.learn(scheduler, recorder.transfers, self.now)
             now = self.now
             batch = scheduler.schedule(now)
             try:
@@ -188,7 +205,7 @@ class Replica:
         """
         outside, wake_at = self.env.peek(), self.scheduler.wake_at
         horizon = outside if wake_at is None else min(outside, wake_at)
-        if horizon <= self.now or self._aborts or self._arrivals:
+        if horizon <= self.now or self._aborts or self._fetches.complete:
             return None
         steps = self.scheduler.steady_steps(batch, self.executor.steps_before_end())
         if steps <= 0:
@@ -207,25 +224,9 @@ class Replica:
         moved = self.executor.move(batch.moves, now)
         if moved.start > now:
             batch.stall = moved.stall
-        for seq, moment in moved.arrivals.items():
-            self._num_fetches += 1
-            self.env.process(self._fetch(Arrival(moment, self._num_fetches, seq, moment - now)))
+        if moved.arrivals:
+            self._fetches.begin(moved, now)
         return moved.start
-
-    def _fetch(self, arrival: Arrival) -> Wait:
-        env = self.env
-        while env.now < arrival.moment:
-            yield env.timeout(towards(env.now, arrival.moment))
-        self._arrivals.append(arrival)
-        self._rouse()
-
-    def _apply_arrivals(self) -> None:
-        """Let the scheduler learn which fetches are complete, in the order in which they came to be."""
-        for arrival in sorted(self._arrivals, key=lambda each: each[:2]):
-            if arrival.seq.state == "fetching":  # or its client has gone
-                self.recorder.transfers.fetch_wait += arrival.wait
-                self.scheduler.arrived(arrival.seq, self.now)
-        self._arrivals.clear()
 
     def _show(self, batch: Batch, now: float) -> None:
         for observer in self.observers:
@@ -277,7 +278,10 @@ class Replica:
             for observer in self.observers:
                 observer.finished([seq], when)
             self.scheduler.remove(seq, self.now)
-            self.recorder.aborted(seq, when, reason)
+            if reason == LOST:
+                self.recorder.lose(seq)
+            else:
+                self.recorder.aborted(seq, when, reason)
             self.executor.forget(seq)
         self._aborts.clear()
 

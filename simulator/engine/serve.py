@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -12,12 +12,14 @@ import simpy
 
 from simulator.engine.clients import OPEN_LOOP, ClientPlan, Clients, Progress
 from simulator.engine.executor import Executor
+from simulator.engine.fault import FirstFault
 from simulator.engine.links import Links
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.engine.replica import Observer, Replica
 from simulator.engine.speculating_oracle import SpeculatingExecutor
 from simulator.latency.base import LatencyModel
 from simulator.metrics.recorder import Recorder
+from simulator.metrics.request_log import RequestLog
 from simulator.metrics.verifications import Verifications
 from simulator.request import Request
 from simulator.schedulers.base import Scheduler
@@ -68,7 +70,42 @@ def serve(
     an `acceptance`, which says what becomes of its drafts.
     """
     env = simpy.Environment()
-    recorder = Recorder(len(requests), scheduler.kv.pool.num_blocks)
+    replica = make_replica(
+        env,
+        scheduler,
+        latency,
+        RequestLog(len(requests)),
+        async_scheduling=async_scheduling,
+        observers=observers,
+        check_invariants=check_invariants,
+        skip=skip,
+        make_executor=make_executor,
+        acceptance=acceptance,
+    )
+    Clients(env, replica, requests, plan, progress)
+    run_until(env, horizon, lambda: [replica.fault])
+    replica.close()
+    scheduler.check()
+    if progress is not None:
+        progress(replica.log.num_done, len(requests))
+    return Served(replica.recorder, scheduler)
+
+
+def make_replica(
+    env: simpy.Environment,
+    scheduler: Scheduler,
+    latency: LatencyModel,
+    log: RequestLog,
+    *,
+    async_scheduling: bool = False,
+    observers: Sequence[Observer] = (),
+    check_invariants: bool = False,
+    skip: bool = True,
+    make_executor: MakeExecutor | None = None,
+    acceptance: Acceptance | None = None,
+) -> Replica:
+    """Put a scheduler, its executor and its records together; the arguments are those of `serve`."""
+    recorder = Recorder(log, scheduler.kv.pool.num_blocks)
     tiers = scheduler.kv.tiers
     links = None if tiers is None else Links(tiers)
     if scheduler.speculation is None:
@@ -82,7 +119,7 @@ def serve(
     policies = (scheduler.waiting.order, scheduler.victim, *scheduler.admission)
     if any(getattr(policy, "__name__", "").endswith("_oracle") for policy in policies):
         scheduler.ctx.open_oracle(executor.remaining)
-    replica = Replica(
+    return Replica(
         env,
         scheduler,
         executor,
@@ -92,20 +129,20 @@ def serve(
         check_invariants=check_invariants,
         skip=skip and make_executor is None,
     )
-    Clients(env, replica, requests, plan, progress)
+
+
+def run_until(
+    env: simpy.Environment, horizon: float | None, faults: Callable[[], Iterable[FirstFault]]
+) -> None:
+    """Run until nothing is left to happen, or the horizon (s, inclusive); raise the first fault as it was."""
     try:
         with without_gc():
             env.run() if horizon is None else env.run(until=math.nextafter(horizon, math.inf))
     except (Exception, SystemExit) as error:
-        first = replica.fault.error
+        first = next((each.error for each in faults() if each.error is not None), None)
         if first is None or first is error:
             raise
         raise first from first.__cause__
-    replica.close()
-    scheduler.check()
-    if progress is not None:
-        progress(recorder.num_done, len(requests))
-    return Served(recorder, scheduler)
 
 
 def _speculating(

@@ -14,50 +14,37 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Many
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.batch import Batch
+from simulator.metrics.request_log import NEVER, RequestLog
 from simulator.metrics.spans import SPAN_INTS, pack_span, span_columns, written_out
-from simulator.metrics.tables import (
-    ABORTED,
-    COMPLETED,
-    REJECTED,
-    STATUS,
-    UNFINISHED,
-    Floats,
-    Ints,
-    RequestTable,
-    StepTable,
-)
+from simulator.metrics.tables import COMPLETED, Floats, Ints, RequestTable, StepTable
+from simulator.metrics.token_times import Stints, gaps, stints
 from simulator.metrics.transfers import Transfers
 from simulator.metrics.verifications import Verifications
 from simulator.request import Request, Sequence
 from simulator.schedulers.base import Scheduler
-from simulator.workload.requests import sent_columns
-
-_NAN = float("nan")
 
 
 class Recorder:
-    """The columns of a run in progress; requests are rows by their index in the workload."""
+    """The columns of one replica's run in progress.
 
-    def __init__(self, num_requests: int, num_blocks: int) -> None:
-        n = num_requests
+    Its requests are rows of `log`, which replicas of one fleet share; steps and stints are its own.
+    """
+
+    def __init__(self, log: RequestLog, num_blocks: int) -> None:
+        self.log = log
         self.num_blocks = num_blocks
-        self.arrived_at = array("d", [_NAN]) * n
-        self.client_queue = array("d", [0.0]) * n
-        self.pre_delay = array("d", [0.0]) * n
-        self.scheduled_at = array("d", [_NAN]) * n
-        self.finished_at = array("d", [_NAN]) * n
-        self.num_cached = array("q", [0]) * n
-        self.num_preemptions = array("q", [0]) * n
-        self.status = array("b", [UNFINISHED]) * n
-        self.reason: dict[int, str] = {}  # where it is not "stop"
-        self.num_done = 0
+        self.scheduled_at, self.finished_at = log.scheduled_at, log.finished_at
+        self.num_cached, self.num_preemptions = log.num_cached, log.num_preemptions
+        self.status, self.reason = log.status, log.reason
         self._spans = array("i")  # the bits of rows of SPAN, one after the other
         self._ends = array("d")  # of every step
         self._opened = array("i")  # blocks opened by decodes in every step that a span repeats
         self._joined: dict[Sequence, int] = {}  # first step of the stint so far
         self._stints = array("q")  # those that are over: (request, first step, last step) one after the other
+        self._void: dict[int, int] = {}  # request -> how many of the stints, whoever's, cannot be its own
         self._left_out: list[Sequence] = []  # decodes that the last step left out
         self.transfers = Transfers()
         self.verifications: Verifications | None = None  # under speculation
@@ -154,73 +141,47 @@ class Recorder:
 
     def finished(self, seq: Sequence, now: float, truth: int) -> None:
         """Note a completion; `truth` is the length the answer would have had uncut."""
-        index = seq.index
         self._end_stint(seq)
-        self.finished_at[index] = now
-        self.num_preemptions[index] = seq.num_preemptions
-        self.status[index] = COMPLETED
-        self.num_done += 1
-        if truth > seq.limit:
-            self.reason[index] = "length"
+        self.num_preemptions[seq.index] += seq.num_preemptions
+        self.log.completed(seq.index, now, cut=truth > seq.limit)
 
     def aborted(self, seq: Sequence, when: float, reason: str = "timeout") -> None:
         """Note that a client went away before its answer was complete."""
-        self._close(seq.index, when, ABORTED, reason)
+        self.log.aborted(seq.index, when, reason)
         self.discard(seq)
+
+    def lose(self, seq: Sequence) -> None:
+        """Note that what a request got here does not count, since it starts over elsewhere."""
+        self._joined.pop(seq, None)
+        self._void[seq.index] = len(self._stints) // 3
 
     def discard(self, seq: Sequence) -> None:
         """Note how far a sequence came that will not complete."""
         self._end_stint(seq)
-        self.num_preemptions[seq.index] = seq.num_preemptions
-
-    def sent(self, index: int, client_queue: float, pre_delay: float) -> None:
-        """Note that a client sends: how long it held the request back, and what the way takes (s)."""
-        self.client_queue[index] = client_queue
-        self.pre_delay[index] = pre_delay
-
-    def arrived(self, index: int, now: float) -> None:
-        """Note that a request reached the server."""
-        self.arrived_at[index] = now
+        self.num_preemptions[seq.index] += seq.num_preemptions
 
     def rejected(self, index: int, when: float, reason: str) -> None:
-        """Note a request that could never be served."""
-        self._close(index, when, REJECTED, reason)
+        """Note a request that could never be served, or was shed."""
+        self.log.rejected(index, when, reason)
 
-    def _close(self, index: int, when: float, status: int, reason: str) -> None:
-        self.finished_at[index] = when
-        self.status[index] = status
-        self.reason[index] = reason
-        self.num_done += 1
+    @property
+    def num_done(self) -> int:
+        """Requests that are over, of all replicas that share the log."""
+        return self.log.num_done
 
     def gaps(self, rows: Ints | None = None) -> tuple[Floats, Ints]:
         """Return inter-token latencies as values (s) and how often each occurs.
 
         They are those of `rows` of the request table, by default of all completed requests.
         """
-        ends, decoding = np.asarray(self._ends), self._decoding()
-        ticks = ends[np.diff(decoding, prepend=0) > 0]
         counts = np.array(self.status) == COMPLETED
         if rows is not None:
-            counts = np.isin(np.arange(len(self.status)), self._in_order()[rows])
-        request, first, last = self._ended_stints()
-        kept = np.flatnonzero(counts[request])
-        kept = kept[np.argsort(request[kept], kind="stable")]
-        request, first, last = request[kept], first[kept], last[kept]
-        start, stop = decoding[first], decoding[last]  # the decodes of a stint: start..stop-1
-        more = stop > start
-        n = len(ticks) + 1
-        change = np.bincount(start[more] + 1, minlength=n) - np.bincount(stop[more], minlength=n)
-        weights = np.cumsum(change)[: len(ticks)]
-        spanned = np.flatnonzero(weights)
-        steady = ticks[spanned] - ticks[spanned - 1]
-        opening = ticks[start[more]] - ends[first[more]]
-        final = np.where(more, ticks[np.maximum(stop, 1) - 1], ends[first]) if len(ticks) else ends[first]
-        again = np.flatnonzero(request[1:] == request[:-1])
-        between = ends[first[again + 1]] - final[again]
-        lone = np.concatenate([opening, between])
-        return np.concatenate([steady, lone]), np.concatenate(
-            [weights[spanned], np.ones(len(lone), np.int64)]
-        )
+            counts = np.isin(np.arange(len(self.status)), self.log.in_order()[rows])
+        return gaps([self.stints(counts)])
+
+    def stints(self, counts: NDArray[np.bool_]) -> Stints:
+        """Return the stints that are over of the requests that count, by index."""
+        return stints(np.asarray(self._ends), self._decoding(), self._ended_stints(), counts)
 
     @property
     def num_output(self) -> Ints:
@@ -234,13 +195,17 @@ class Recorder:
     def first_token_at(self) -> Floats:
         """When each request got its first token, s; NaN before its first stint is over."""
         request, first, _ = self._ended_stints()
-        found = np.full(len(self.status), _NAN)
+        found = np.full(len(self.status), NEVER)
         found[request[::-1]] = np.asarray(self._ends)[first[::-1]]  # the earliest stint is written last
         return found
 
     def _ended_stints(self) -> Ints:
         """Return request, first and last step of the stints that are over, as three rows."""
-        return np.asarray(self._stints, dtype=np.int64).reshape(-1, 3).T
+        found = np.asarray(self._stints, dtype=np.int64).reshape(-1, 3)
+        if self._void:
+            void = np.array([self._void.get(request, 0) for request in found[:, 0].tolist()])
+            found = found[np.arange(len(found)) >= void]
+        return found.T
 
     def _decoding(self) -> Ints:
         """Return, for every step that has ended, how many until then decoded anything, itself included."""
@@ -263,37 +228,6 @@ class Recorder:
             self.verifications.add_to(steps)
         return steps
 
-    def _in_order(self) -> Ints:
-        """Indices of the requests that reached the server, in order of arrival: the rows of the table."""
-        arrived = np.array(self.arrived_at)
-        rows = np.flatnonzero(~np.isnan(arrived))
-        return rows[np.argsort(arrived[rows], kind="stable")]
-
     def request_table(self, requests: Iterable[Request]) -> RequestTable:
         """Return the requests that reached the server, in order of arrival, with what became of them."""
-        arrived, rows = np.array(self.arrived_at), self._in_order()
-        places = rows.tolist()
-        ids, num_prompt, priority, tenants = sent_columns(requests)
-        status = np.asarray(self.status)[rows].astype(np.int64)
-        default = ["stop" if i == COMPLETED else "" for i in range(len(STATUS))]
-
-        def column(values: array[int]) -> Ints:
-            return np.asarray(values, dtype=np.int64)[rows]
-
-        return RequestTable(
-            id=[ids[i] for i in places],
-            arrival=arrived[rows],
-            num_prompt=num_prompt[rows],
-            num_output=self.num_output[rows],
-            status=status,
-            reason=[self.reason.get(i, default[s]) for i, s in zip(places, status.tolist(), strict=True)],
-            scheduled=np.asarray(self.scheduled_at)[rows],
-            first_token=self.first_token_at[rows],
-            finish=np.asarray(self.finished_at)[rows],
-            num_cached=column(self.num_cached),
-            num_preemptions=column(self.num_preemptions),
-            priority=priority[rows],
-            tenant=[tenants[i] for i in places],
-            client_queue=np.asarray(self.client_queue)[rows],
-            pre_delay=np.asarray(self.pre_delay)[rows],
-        )
+        return self.log.table(requests, self.num_output, self.first_token_at)

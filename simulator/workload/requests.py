@@ -78,6 +78,7 @@ class Requests(Sequence[Request]):
                 None if timeout is None or timeout != timeout else timeout,
                 None if limit is None or limit != limit else limit,
                 None if predictions is None else predictions[i - lo],
+                "" if w.session is None else w.session[i],
             )
 
 

@@ -1,0 +1,1 @@
+"""Several replicas behind a router: who serves which request, and what a fleet costs."""

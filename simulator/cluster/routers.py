@@ -1,0 +1,149 @@
+"""Which replica serves a request: the routers.
+
+A router is a function of the request, the replicas that take requests, and a context; it returns an index
+into the replicas. One that remembers where it sent what is a small class with `__call__`. It sees what a
+router in front of real servers sees: its own counts, and signals that may be old (`signal_delay_s`).
+Sources: power of two choices, Mitzenmacher, "The power of two choices in randomized load balancing" (2001);
+rendezvous hashing, Thaler and Ravishankar (1998); prefix affinity as in SGLang's router, with one entry a
+run of blocks instead of a tree.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from typing import Protocol
+
+import numpy as np
+
+from simulator.request import Request
+
+SHARE_KNOWN = 0.5
+"""Prefix affinity follows a prefix that is at least this share of the prompt; else the shortest queue."""
+LEAD = 1.5
+"""It follows no prefix to a replica with this many times the requests of the least loaded one, .."""
+MARGIN = 8
+""".. and this many more."""
+
+
+class ReplicaState(Protocol):
+    """What a router may read of a replica. With a signal delay all but `index` and `name` may be old."""
+
+    @property
+    def index(self) -> int: ...  # of the replica in the fleet, which never changes
+    @property
+    def name(self) -> str: ...  # what it runs on
+    @property
+    def num_outstanding(self) -> int: ...  # requests sent to it that are not over
+    @property
+    def num_running(self) -> int: ...
+    @property
+    def num_waiting(self) -> int: ...
+    @property
+    def free_blocks(self) -> int: ...
+    @property
+    def num_blocks(self) -> int: ...
+
+
+class RouterContext:
+    """What a router may know besides: the time, how many requests came before, and a random stream."""
+
+    __slots__ = ("block_size", "now", "num_routed", "rng")
+
+    def __init__(self, rng: np.random.Generator, block_size: int) -> None:
+        self.rng = rng
+        self.block_size = block_size  # tokens, of the hashes in `request.block_hashes`
+        self.now = 0.0  # s
+        self.num_routed = 0
+
+
+Router = Callable[[Request, Many[ReplicaState], RouterContext], int]
+
+
+def round_robin(request: Request, replicas: Many[ReplicaState], ctx: RouterContext) -> int:
+    """Each in turn."""
+    return ctx.num_routed % len(replicas)
+
+
+def random(request: Request, replicas: Many[ReplicaState], ctx: RouterContext) -> int:
+    """Any, all alike."""
+    return int(ctx.rng.integers(len(replicas)))
+
+
+def least_outstanding(request: Request, replicas: Many[ReplicaState], ctx: RouterContext) -> int:
+    """Send to the one with the fewest requests that are not over, those that run included."""
+    counts = [replica.num_outstanding for replica in replicas]
+    return counts.index(min(counts))
+
+
+def least_kv(request: Request, replicas: Many[ReplicaState], ctx: RouterContext) -> int:
+    """Send to the one whose KV pool is used least; of equals, the one with the fewest requests."""
+    used = [(1.0 - each.free_blocks / each.num_blocks, each.num_outstanding) for each in replicas]
+    return used.index(min(used))
+
+
+def power_of_two(request: Request, replicas: Many[ReplicaState], ctx: RouterContext) -> int:
+    """Send to the less loaded of two drawn at random."""
+    if len(replicas) == 1:
+        return 0
+    first = int(ctx.rng.integers(len(replicas)))
+    second = (first + 1 + int(ctx.rng.integers(len(replicas) - 1))) % len(replicas)
+    one, other = replicas[first].num_outstanding, replicas[second].num_outstanding
+    return first if one <= other else second
+
+
+def session_affinity(request: Request, replicas: Many[ReplicaState], ctx: RouterContext) -> int:
+    """Keep a session on one replica, by rendezvous hashing; without one, take the shortest queue."""
+    if not request.session:
+        return least_outstanding(request, replicas, ctx)
+    name = request.session.encode()
+    draws = [zlib.crc32(name + each.index.to_bytes(4, "little")) for each in replicas]
+    return draws.index(max(draws))
+
+
+class PrefixAffinity:
+    """Send a request where most of its prompt was sent before, unless that replica is much busier."""
+
+    def __init__(self) -> None:
+        self._sent: dict[int, tuple[int, int]] = {}  # first block of a run -> (replica, end of the run)
+
+    def __call__(self, request: Request, replicas: Many[ReplicaState], ctx: RouterContext) -> int:
+        chosen = self._known(request, replicas, ctx.block_size)
+        counts = [replica.num_outstanding for replica in replicas]
+        least = min(counts)
+        if chosen is None or counts[chosen] > max(least + MARGIN, LEAD * least):
+            chosen = counts.index(least)
+        where = replicas[chosen].index
+        for lo, hi in request.block_hashes:
+            known = self._sent.get(lo)
+            longest = max(hi, known[1]) if known is not None and known[0] == where else hi
+            self._sent[lo] = where, longest
+        return chosen
+
+    def _known(self, request: Request, replicas: Many[ReplicaState], block_size: int) -> int | None:
+        """Return who was sent the longest part of the prompt, None if it is short or its replica is gone."""
+        places = {replica.index: i for i, replica in enumerate(replicas)}
+        found, best, before = None, 0, 0
+        for lo, hi in request.block_hashes:
+            known = self._sent.get(lo)
+            if known is None:
+                break
+            where, end = known
+            if where in places:
+                found, best = places[where], before + min(hi, end) - lo
+            if end < hi:
+                break
+            before += hi - lo
+        return found if best * block_size >= SHARE_KNOWN * request.num_prompt else None
+
+
+ROUTERS: dict[str, Router | type[PrefixAffinity]] = {
+    "round_robin": round_robin,
+    "random": random,
+    "least_outstanding": least_outstanding,
+    "least_kv": least_kv,
+    "power_of_two": power_of_two,
+    "prefix_affinity": PrefixAffinity,
+    "session_affinity": session_affinity,
+}
