@@ -30,8 +30,9 @@ FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SOURCES = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 BOOKS = [source.stem for source in SOURCES]
 _numbers = itertools.count(1)
-STUDIES = ("04", "05", "06", "07", "08", "09")  # of many runs, half a minute each
+STUDIES = ("04", "05", "06", "07", "08", "09", "11")  # of many runs, half a minute each
 ON_AN_ENGINE = ("08",)
+WITH_A_SEARCH = ("11",)
 MEASURED = "# Measured: other numbers in every run."
 WITH_LONG_CODE = ("07_your_own_policy", "08_two_clocks")  # policies and loops are what these are about
 
@@ -39,7 +40,9 @@ WITH_LONG_CODE = ("07_your_own_policy", "08_two_clocks")  # policies and loops a
 def marks(book: str) -> list[pytest.MarkDecorator]:
     """Say when a notebook is run."""
     needs_torch = book.startswith(ON_AN_ENGINE) and importlib.util.find_spec("torch") is None
-    return [pytest.mark.slow] * book.startswith(STUDIES) + [pytest.mark.skip("no torch")] * needs_torch
+    needs_optuna = book.startswith(WITH_A_SEARCH) and importlib.util.find_spec("optuna") is None
+    skips = [pytest.mark.skip("no torch")] * needs_torch + [pytest.mark.skip("no optuna")] * needs_optuna
+    return [pytest.mark.slow] * book.startswith(STUDIES) + skips
 
 
 RUNS = [pytest.param(path, marks=marks(path.stem)) for path in SOURCES]
@@ -356,6 +359,27 @@ QUOTES: dict[str, list[str]] = {
         "{table.loc['decode attention, kv, 4x beyond', 'mean (%)']:.1f} % for decode attention four times "
         "beyond its contexts, where the truth is {100 * outside:.1f} % away",
     ],
+    "11_sweeps_and_statistics": [
+        "and the true mean latency is 1 / 0.3 = {TRUTH:.2f} s",
+        "An interval that says 95 % and holds {100 * holds(*one_run).mean():.0f} % of the time",
+        "1,000 requests are worth {1000 / ratio:.0f}.",
+        "For TPOT it is off by a factor of {spread['mean_tpot_ms'][1] / spread['mean_tpot_ms'][0]:.1f}",
+        "an interval over 25 runs holds {ways[100, 'all requests'][1][:-1]} %, with 1,000 requests "
+        "{ways[1000, 'all requests'][1][:-1]} %, without any cut",
+        "comes out {100 - 100 * ways[1000, 'what MSER-5 leaves of each'][0] / TRUTH:.0f} % low, and the "
+        "intervals hold {ways[1000, 'what MSER-5 leaves of each'][1][:-1]} %",
+        "For a P99 it is {worth('p99_ttft_ms').iloc[0, 2]:.0f} to {worth('p99_ttft_ms').iloc[2, 2]:.0f}"
+        " times",
+        "perhaps only by {100 * found.frame.sampling_low['budget 1792'] / found.frame['mean'].iloc[0]:.1f} %",
+        "the search's point is "
+        "{100 - 100 * hunt.front.p99_ttft_ms.iloc[0] / allowed.p99_ttft_ms.min():.0f} % better",
+        "there it is {-100 * fresh.frame.difference.iloc[1] / fresh.frame['mean'].iloc[0]:.0f} % better, for "
+        "sure (−{-100 * fresh.frame.sampling_low.iloc[1] / fresh.frame['mean'].iloc[0]:.0f} to "
+        "−{-100 * fresh.frame.sampling_high.iloc[1] / fresh.frame['mean'].iloc[0]:.0f} %)",
+        "a larger budget, an ITL of {hunt.front.p99_itl_ms.iloc[0]:.0f} ms",
+        "{ {10: 'Ten'}[(members == 5).sum()]} points are always on it, "
+        "{ {10: 'ten'}[24 - len(members)]} never, and { {4: 'four'}[(members < 5).sum()]} come and go",
+    ],
 }
 """What the text claims, as f-strings over the names of the notebook; filled in, each must stand there."""
 
@@ -525,6 +549,32 @@ CLAIMS: dict[str, list[str]] = {
         "change.difference_low.iloc[0] > 0 > change.difference_high.iloc[1]",
         "(change.difference_low < change['true difference']).all()",
         "(change['true difference'] < change.difference_high).all()",
+    ],
+    "11_sweeps_and_statistics": [
+        "latency.mean() + half < TRUTH and 0.92 < holds(*ten_runs).mean() < 0.97",
+        "abs(latency - queue(np.diff(requests.arrival), requests.num_prompt.to_numpy() / 300)).max() < 1e-9",
+        "0.4 < autocorrelation(runs[:, 200:] - TRUTH, 10) < 0.5",
+        "all(spread[name][1] > spread[name][0] for name in spread) and spread['mean_e2el_ms'][1] < "
+        "1.5 * spread['mean_e2el_ms'][0] and spread['mean_ttft_ms'][1] < 1.5 * spread['mean_ttft_ms'][0]",
+        "pd.DataFrame(ways).T[1].str[:-1].astype(float).unstack().pipe(lambda t: "
+        "t['what MSER-5 leaves of each'] < t['all requests']).all()",
+        "pd.DataFrame(ways).T[1].str[:-1].astype(float).unstack().pipe(lambda t: t['all requests'] <= "
+        "t['what MSER-5 of one run leaves of all']).all()",
+        "worth('mean_e2el_ms')['times the runs'].min() > 200",
+        "list(found.verdicts.values()) == ['loss', 'loss', 'tie', 'identical']",
+        "one.status.eq('completed').all() and found.results['budget 2048'].steps.num_running.max() < 256",
+        "0.3 < any_differs(off, 0.95) < 0.4 and any_differs(off, 1 - 0.05 / 20) < 0.05",
+        "drawn.verdicts == {'budget 512': 'loss', 'budget 1792': 'loss'}",
+        "drawn.frame.eval('(model_high - model_low) / (sampling_high - sampling_low)')['budget 512'] > 3",
+        "(chosen['grid'].iloc[8:12, 4:].to_numpy() == chosen['grid'].iloc[12:, 4:].to_numpy()).all()",
+        "chosen['grid'].iloc[:8].p99_itl_ms.max() < chosen['grid'].iloc[8:].p99_itl_ms.max()",
+        "(cells.frame.attainment.to_numpy().reshape(6, 5).argmax(axis=1) == 3).all()",
+        "fresh.verdicts == {'best of the search': 'win'} and fresh.replications.p99_itl_ms.max() <= 60",
+        "hunt.best[keys[1]] > of_sweep[keys[1]] and len(whole.frame) == 32",
+        "list(offers.front[keys[0]].iloc[[0, -1]]) == [4, 128]",
+        "offers.front.sort_values('mean_tpot_ms')['parallel.tensor_parallel_size'].iloc[[0, -1]].tolist() == "
+        "[2, 1]",
+        "offers.front.median_ttft_ms.iloc[0] > 5 * offers.front.median_ttft_ms.iloc[-1]",
     ],
 }
 """What must be true for the rest of the text to be so."""

@@ -91,6 +91,8 @@ def test_a_point_is_the_run_that_its_keys_give(tmp_path: Path) -> None:
     assert list(found.frame.index) == [0, 1, 2, 3]
     assert found.best("p99_ttft_ms")["scheduler.max_num_seqs"] == 12
     assert found.best("output_throughput").name == 3
+    assert found.front.index.tolist() == found.to_dict()["pareto_front"] != []
+    assert found.front.equals(found.frame.loc[found.front.index])
     assert "point" in found._repr_html_()
     assert len(found.plot("pareto").data) == 2
     assert found.plot().data[0].type == "heatmap"

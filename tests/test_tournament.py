@@ -328,6 +328,10 @@ def test_a_notebook_gets_verdicts_when_it_asks() -> None:
     assert made.verdicts == {"b": LOSS}
     assert made.frame.loc["b", "difference"] > 0
     assert made.frame.loc["a", "verdict"] == "baseline"
+    served = made.replications.p99_ttft_ms.unstack(0)
+    assert list(made.replications.index.names) == ["candidate", "replication"]
+    assert (served.b - served.a).mean() == pytest.approx(made.frame.loc["b", "difference"])
+    assert served.a[0] == made.table.loc["a", "p99_ttft_ms"]
     assert r"\toprule" in made.latex()
     assert len(made.plot("difference").data) == 1
     assert "loss" in made._repr_html_()

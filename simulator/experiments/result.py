@@ -177,8 +177,8 @@ ONCE = "One run each: .verdicts serves replications of the requests and says wha
 class Comparison:
     """Candidates that served the same requests. `results` are their runs, `winner` the best by `metric`.
 
-    `verdicts`, `frame`, `latex` and the plots `difference` and `means` need replications: the first of them
-    that is asked for makes them, unless `compare` did or was told not to.
+    `verdicts`, `frame`, `replications`, `latex` and the plots `difference` and `means` need replications:
+    the first of them that is asked for makes them, unless `compare` did or was told not to.
     """
 
     def __init__(self, found: _Comparison, replicate: Callable[[], object] | None = None) -> None:
@@ -203,6 +203,13 @@ class Comparison:
         from simulator.experiments.tournament.tables import frame
 
         return frame(self._standing())
+
+    @property
+    def replications(self) -> pd.DataFrame:
+        """One row per candidate and replication with every number of its summary; NaN where it has none."""
+        from simulator.experiments.tournament.tables import replications
+
+        return replications(self._standing())
 
     def latex(self) -> str:
         """Return the table of verdicts as LaTeX (booktabs)."""

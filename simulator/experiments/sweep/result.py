@@ -39,6 +39,13 @@ class SweepResult:
 
         return pd.DataFrame(self._columns()).set_index("point")
 
+    @property
+    def front(self) -> pd.DataFrame:
+        """The rows on the Pareto front of tokens per user and per GPU, in the order of the points."""
+        from simulator.experiments.sweep.trade_off import pareto_rows
+
+        return self.frame.loc[[row.point.number for row in pareto_rows(self.rows)]]
+
     def best(self, metric: str | None = None) -> pd.Series[Any]:
         """Return the row of the frame with the best mean; None takes the sweep's first metric."""
         row = self.best_row(metric or self.metrics[0])

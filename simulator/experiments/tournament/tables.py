@@ -121,6 +121,14 @@ def frame(standing: Standing) -> pd.DataFrame:
     return made.astype({name: "float64" for name in made.columns if name != "verdict"})
 
 
+def replications(standing: Standing) -> pd.DataFrame:
+    """Return the numbers of every candidate in every replication, the index (candidate, replication)."""
+    import pandas as pd
+
+    served = {name: pd.DataFrame(rows) for name, rows in standing.rounds.values.items()}
+    return pd.concat(served, names=["candidate", "replication"])
+
+
 def with_sampling(standing: Standing, rows: object) -> list[dict[str, object]]:
     """Return rows of candidates as JSON with sampling intervals of every metric and of its difference."""
     assert isinstance(rows, list), "rows of candidates"
