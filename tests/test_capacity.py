@@ -243,6 +243,7 @@ def test_candidates_get_paired_differences_and_a_winner() -> None:
     assert apart.high < 0
 
 
+@pytest.mark.slow
 def test_neither_workers_nor_the_order_of_candidates_change_an_answer() -> None:
     vary = {"a": {}, "b": {"scheduler.max_num_seqs": 1}}
     few = {"rates": (2.0, 9.0), "tolerance": 0.5, "replications": 2}

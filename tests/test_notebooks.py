@@ -30,7 +30,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SOURCES = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 BOOKS = [source.stem for source in SOURCES]
 _numbers = itertools.count(1)
-STUDIES = ("04", "05", "06", "07", "08", "09", "11")  # of many runs, half a minute each
+STUDIES = ("02", "03", "04", "05", "06", "07", "08", "09", "10", "11")  # many runs each
 ON_AN_ENGINE = ("08",)
 WITH_A_SEARCH = ("11",)
 MEASURED = "# Measured: other numbers in every run."
@@ -359,6 +359,7 @@ QUOTES: dict[str, list[str]] = {
         "{table.loc['decode attention, kv, 4x beyond', 'mean (%)']:.1f} % for decode attention four times "
         "beyond its contexts, where the truth is {100 * outside:.1f} % away",
     ],
+    "10_policy_exploration": [],
     "11_sweeps_and_statistics": [
         "and the true mean latency is 1 / 0.3 = {TRUTH:.2f} s",
         "An interval that says 95 % and holds {100 * holds(*one_run).mean():.0f} % of the time",
@@ -549,6 +550,11 @@ CLAIMS: dict[str, list[str]] = {
         "change.difference_low.iloc[0] > 0 > change.difference_high.iloc[1]",
         "(change.difference_low < change['true difference']).all()",
         "(change['true difference'] < change.difference_high).all()",
+    ],
+    "10_policy_exploration": [
+        "found.winner == 'short prompts first' and found.verdicts['async'] == 'win'",
+        "any(lack.key == 'scheduler.order' for lack in order.no_counterpart)",
+        "edge.table.rate[best] > edge.table.rate['as it is']",
     ],
     "11_sweeps_and_statistics": [
         "latency.mean() + half < TRUTH and 0.92 < holds(*ten_runs).mean() < 0.97",
