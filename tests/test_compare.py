@@ -450,3 +450,12 @@ def test_candidates_on_unlike_groups_of_gpus_do_not_share_a_machine() -> None:
     one, two = (run.machine.kv for run in found.runs.values())
     assert (one.tensor_parallel_size, two.tensor_parallel_size) == (1, 2)
     assert two.num_gpu_blocks > 2 * one.num_gpu_blocks
+
+
+@pytest.mark.parametrize("command", ["compare", "capacity"])
+def test_a_folder_that_holds_a_run_is_refused_before_anything_runs(command: str, tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text("{}")
+    vary = ("--vary", "scheduler.max_num_seqs=2,8")
+    done = servetwin(command, "tiny-cpu", *vary, "--num-requests", 10**7, "-o", tmp_path)
+    assert done.code == 2
+    assert "holds a run; name another folder with -o" in done.err

@@ -60,7 +60,10 @@ def capacity(
     from simulator.experiments.capacity.words import text
     from simulator.experiments.compare import candidates_of
     from simulator.experiments.progress import ProgressBar
+    from simulator.experiments.run_folder import refuse_run
 
+    if out is not None:
+        refuse_run(out)  # before minutes of work
     with ProgressBar(f"{chosen.scenario.name}, capacity", unit="runs") as bar:
         found = find_capacity(
             chosen.scenario,

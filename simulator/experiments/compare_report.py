@@ -17,7 +17,7 @@ from simulator.experiments.report_page import (
     figure_html,
     page_html,
 )
-from simulator.experiments.run_folder import default_folder
+from simulator.experiments.run_folder import default_folder, refuse_run
 from simulator.experiments.scenario_folder import write_scenario
 from simulator.experiments.tournament import tables
 from simulator.experiments.tournament.page import notes, table_of
@@ -77,8 +77,7 @@ def comparison_text(found: Comparison) -> str:
 
 def save_comparison(found: Comparison, folder: Path, title: str, *, report: bool = True) -> list[Path]:
     """Write compare.json, report.html and winner/ and return their paths; InputError if it cannot be."""
-    if (folder / "summary.json").exists():
-        raise InputError(f"{folder}: holds a run; name another folder with -o")
+    refuse_run(folder)
     best = found.runs[found.winner]
     for file in best.policies.files:
         file.must_be_writable()

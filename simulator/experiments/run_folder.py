@@ -98,6 +98,12 @@ def save_run(run: Run, folder: Path, *, logs: Iterable[str] = (), report: bool =
     return [summary, *written]
 
 
+def refuse_run(folder: Path) -> None:
+    """Raise InputError for a folder that holds a run: nothing else is written there."""
+    if (folder / "summary.json").exists():
+        raise InputError(f"{folder}: holds a run; name another folder with -o")
+
+
 def clear_folder(folder: Path) -> None:
     """Make a run's folder, without files of an earlier run that a new one may not replace.
 

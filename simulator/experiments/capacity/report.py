@@ -34,7 +34,7 @@ from simulator.experiments.report_page import (
     page_html,
     table_html,
 )
-from simulator.experiments.run_folder import default_folder
+from simulator.experiments.run_folder import default_folder, refuse_run
 from simulator.experiments.scenario_folder import write_scenario
 
 TITLES = {
@@ -179,8 +179,7 @@ def save_capacity(found: Found, folder: Path, *, report: bool = True) -> list[Pa
 
     `winner/` is the winning scenario at its capacity; there is none if no rate meets.
     """
-    if (folder / "summary.json").exists():
-        raise InputError(f"{folder}: holds a run; name another folder with -o")
+    refuse_run(folder)
     files = [] if found.winner is None else list(found.policies[found.winner].files)
     for file in files:
         file.must_be_writable()

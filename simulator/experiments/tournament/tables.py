@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulator.experiments.metric_cells import COLUMNS, cell
-from simulator.experiments.tournament.paired import LEVEL, Difference, t_interval
+from simulator.experiments.tournament.paired import LEVEL, SHARES, Difference, t_interval
 from simulator.experiments.tournament.rounds import ALL, SETTLED
 from simulator.experiments.tournament.standing import Standing
 from simulator.experiments.tournament.words import bounds_text, difference_text, lead, verdict_lines
@@ -34,7 +34,7 @@ def cells(standing: Standing) -> tuple[list[str], list[list[str]]]:
     base = standing.mean(standing.contest.baseline, metric)
     for name in standing.names:
         found, own = standing.differences.get(name), standing.estimate(name, metric)
-        interval = "n/a" if own is None else f"{cell(metric, own.low)} to {cell(metric, own.high)}"
+        interval = "n/a" if own is None else interval_text(metric, own.low, own.high)
         row = [name, cell(metric, standing.mean(name, metric)), interval]
         if name == standing.contest.baseline:
             row += ["", "", *("" for _ in model), "baseline", ""]
@@ -42,6 +42,17 @@ def cells(standing: Standing) -> tuple[list[str], list[list[str]]]:
             row += [*_moved(metric, found, base, drawn), standing.verdicts[name], _factor(standing, name)]
         rows.append(row)
     return [*titles, *model, "verdict", "turns at"], rows
+
+
+def interval_text(metric: str, low: float, high: float) -> str:
+    """Return an interval as text; of a share only what lies between 0 and 1, though Student's goes beyond.
+
+    >>> interval_text("attainment", 0.204, 1.349)
+    '20.4% to 100.0%'
+    """
+    if metric in SHARES:
+        low, high = max(low, 0.0), min(high, 1.0)
+    return f"{cell(metric, low)} to {cell(metric, high)}"
 
 
 def _moved(metric: str, found: Difference | None, base: float | None, drawn: bool) -> list[str]:
