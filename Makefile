@@ -16,7 +16,7 @@ demo: $(VENV)/.core
 test: $(VENV)/.dev lint
 	$(BIN)/pytest -n 2
 
-test-slow: $(VENV)/.dev
+test-slow: $(VENV)/.slow
 	$(BIN)/pytest -n 2 -m slow
 
 lint: $(VENV)/.dev
@@ -53,6 +53,10 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
 	touch $@ $(VENV)/.core
+
+$(VENV)/.slow: $(VENV)/.dev
+	$(PIP) --editable '.[dev,dask,ray]'
+	touch $@
 
 $(VENV)/.notebooks: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) --editable '.[notebooks]' kaleido torch safetensors
