@@ -23,7 +23,7 @@ SHOWN = ("request_goodput", "median_ttft_ms", "p99_ttft_ms")
 _ROW = 64  # pixels a candidate
 FAR = 6
 """A difference so many times as large as the next is told at the edge; drawn, it would squeeze the others."""
-_TICKS = 4  # of a quarter of the page
+_TICKS = 3  # of a quarter of the page
 _PAD = 0.06  # free space at each end of the axis, as a share of it
 
 
