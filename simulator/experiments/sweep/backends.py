@@ -89,12 +89,12 @@ class Pool:
             parallel = Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs")
             numbered = delayed(functools.partial(_numbered, function))
             found = parallel(numbered(index, item) for index, item in work)
+        # joblib warns of work that a stop throws away, within its own generator if that is where Ctrl-C comes
+        warnings.filterwarnings("ignore", category=UserWarning, module="joblib.parallel")
         try:
             yield from found
         finally:
-            with warnings.catch_warnings():  # joblib warns of work that a stop throws away
-                warnings.simplefilter("ignore")
-                found.close()
+            found.close()
 
 
 @contextmanager
