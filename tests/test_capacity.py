@@ -316,9 +316,15 @@ def test_an_slo_that_every_rate_meets_is_told() -> None:
     assert "At least 1 requests/s" in str(found)
 
 
-@pytest.mark.parametrize("text", ["5", "1:", "a:b", "::", "nan:1", "0:1", "1:inf", "2:1"])
+@pytest.mark.parametrize("text", ["5", "1:", "a:b", "::", "nan:1", "0:1", "1:inf", "2:1", "1e300:1e308"])
 def test_a_range_that_is_none_is_told_in_one_line(text: str) -> None:
     assert "--rates" in servetwin("capacity", "tiny-cpu", "--rates", text).complaint
+
+
+@pytest.mark.parametrize("num", [0, -1, 10**9])
+def test_a_number_of_replications_that_never_ends_is_told(num: int) -> None:
+    found = servetwin("capacity", "tiny-cpu", "--replications", num).complaint
+    assert found == f"--replications: must be 1 to 10,000, got {num}"
 
 
 def test_the_command_writes_a_folder_whose_winner_is_a_scenario(tmp_path: Path) -> None:

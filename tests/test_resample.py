@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.config.loading import load_scenario
+from simulator.experiments import replications
 from simulator.experiments.replications import Replications, seed_of
 from simulator.workload.resample import block_bootstrap, windows
 from simulator.workload.trace_blocks import TraceBlocks
@@ -113,3 +114,24 @@ def test_a_trace_is_cut_or_resampled(tmp_path: Path, rows: int, kind: str) -> No
     assert made.kind == kind
     assert kind in made.words(3) or "window" in made.words(3)
     assert len(made.workload(scenario, 512, 1)) > 400
+
+
+@pytest.mark.parametrize("rows", [6000, 900])
+def test_a_trace_is_read_once_for_all_replications(
+    tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "t.jsonl"
+    line = '{{"timestamp": {}, "input_length": 20, "output_length": 3}}'
+    trace.write_text("\n".join(line.format(100 * i) for i in range(rows)))
+    scenario = load_scenario("tiny-cpu").with_(**{"workload.trace": str(trace)})
+    read = []
+    build = replications.build_workload
+    monkeypatch.setattr(replications, "build_workload", lambda *given: read.append(1) or build(*given))
+    made = Replications.of(scenario, 512)
+    sizes = [len(made.workload(scenario, 512, i)) for i in range(5)]
+    assert min(sizes) > 400
+    assert len(read) == 1
+    for index, limit in enumerate((700, 800, 700, 800)):
+        made.workload(scenario.with_(**{"workload.limit": limit}), 512, index)
+    assert len(read) == 3
+    assert len(made._wholes) == replications.WHOLES, "memory is bounded"

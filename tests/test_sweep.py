@@ -358,7 +358,8 @@ def test_json_is_one_object_on_stdout(tmp_path: Path) -> None:
     [
         (["--backend", "dusk"], "--backend 'dusk': unknown; did you mean dask?"),
         (["--address", "tcp://here:1"], "--address: loky works on this machine"),
-        (["--workers", "0"], "--workers: must be >= 1, got 0"),
+        (["--workers", "0"], "--workers: must be 1 to 1,000, got 0"),
+        (["--workers", "100000"], "--workers: must be 1 to 1,000, got 100000"),
         (["--shard", "3/2"], "--shard '3/2': i must be from 1 to n"),
         (["--shard", "half"], "--shard 'half': write i/n, such as 1/4"),
         (["--shard", "1/9"], "--shard 1/9: the sweep has only 2 runs"),

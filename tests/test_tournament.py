@@ -19,6 +19,7 @@ from simulator.errors import ConfigError
 from simulator.experiments.compare import candidates_of, compare
 from simulator.experiments.compare_report import comparison_html, comparison_text, save_comparison
 from simulator.experiments.tournament import tables
+from simulator.experiments.tournament.figures import difference_plot
 from simulator.experiments.tournament.paired import (
     IDENTICAL,
     LOSS,
@@ -186,6 +187,21 @@ def test_lifo_with_steps_3_percent_shorter_wins_in_190_of_200() -> None:
 
 
 # What is served.
+
+
+def test_one_huge_loss_is_told_at_the_edge_and_squeezes_nobody() -> None:
+    standing = held().tournament
+    near, far = list(standing.differences)
+    for name, mean in ((near, 0.004), (far, -0.9)):
+        bounds = t_interval([mean - 0.001, mean, mean + 0.001])
+        found = standing.differences[name]
+        standing.differences[name] = found._replace(sampling=bounds, combined=bounds, margin=0.01)
+    cut = difference_plot(standing)
+    assert [note.text for note in cut.layout.annotations] == ["\u2190 -90.0 pt"]
+    low, high = cut.layout.xaxis.range
+    assert -1.5 < low < 0.4 < high < 1.5
+    del standing.differences[far]
+    assert not difference_plot(standing).layout.annotations
 
 
 def test_replication_0_is_the_plain_run_and_the_others_differ() -> None:

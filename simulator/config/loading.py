@@ -93,7 +93,7 @@ def _parse(text: str, place: str, what: str = "a scenario") -> dict[str, Any]:
 def read_mapping(path: Path, what: str) -> dict[str, Any]:
     """Return the keys of a YAML file that is `what`, such as "a sweep"; ConfigError if it cannot be used."""
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file")
+        raise ConfigError(f"{path}: {'is no file' if path.exists() else 'no such file'}")
     return _parse(_read(path), str(path), what)
 
 

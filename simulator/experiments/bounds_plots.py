@@ -17,6 +17,7 @@ from simulator.experiments.figure_style import (
     TROUBLE,
     WAITING,
     empty_note,
+    log_axis,
     new_figure,
 )
 
@@ -69,9 +70,9 @@ def slowdown(found: Found) -> Figure:
             if len(ratio):
                 longest = max(longest, float(ratio[-1]))
                 _curve(fig, col, name, ratio, {"color": color, "width": 2, "dash": dash, "shape": "hv"})
-        fig.update_xaxes(
-            type="log", range=[-0.01, np.log10(longest) + 0.05], title_text="times the least (log)", col=col
-        )
+        ends = [-0.01, np.log10(longest) + 0.05]
+        scale = log_axis(1.0, longest) if longest > 2 else {"type": "log", "nticks": 6}
+        fig.update_xaxes(range=ends, title_text="times the least (log scale)", col=col, **scale)
         fig.add_vline(x=1.0, line={"color": WAITING, "width": 1, "dash": "dot"}, row=1, col=col)
     fig.update_yaxes(range=[0, 1.02], tickformat=".0%")
     fig.update_yaxes(title_text="share of requests", col=1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulator.config.run import Run
-from simulator.experiments.figure_style import BUCKETS, new_figure, text
+from simulator.experiments.figure_style import BUCKETS, log_axis, new_figure, text
 from simulator.metrics.summary import latencies
 from simulator.metrics.tables import Floats
 
@@ -33,8 +33,8 @@ def compare_latency(runs: Mapping[str, Run]) -> Figure:
             if len(ms):
                 _add_curve(fig, col, i, name, ms, len(runs[name].requests))
         pooled = np.concatenate(list(curves.values()))
-        is_long = len(pooled) > 0 and pooled.max() > LONG_TAIL * np.median(pooled)
-        axis = {"type": "log", "dtick": 1} if is_long else {"rangemode": "tozero"}
+        is_long = len(pooled) > 0 and pooled.max() > LONG_TAIL * np.median(pooled) > 0
+        axis = log_axis(pooled[pooled > 0].min(), pooled.max()) if is_long else {"rangemode": "tozero"}
         unit = "ms, log scale" if is_long else "ms"
         fig.update_xaxes(**axis, title_text=f"{metric.upper()} ({unit})", col=col)
     fig.update_yaxes(range=[0, 1.02], tickformat=".0%")

@@ -1,12 +1,11 @@
 """Curves with bands, and differences with intervals: figures that several experiments have in common.
 
-Plain functions of arrays. A band is drawn pale under its line, colour and dash tell the lines apart, and a
-mark is a dashed upright with its name.
+Plain functions of arrays. A band is drawn pale under its line, colour and dash tell the lines apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from simulator.experiments.compare_plots import line_style
@@ -15,12 +14,19 @@ from simulator.experiments.figure_style import FAINT, INK, new_figure, text
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
+PAD = 0.04
+"""Free space beside the longest interval, as a share of the axis."""
 ALPHA = 0.18
 """How much of its colour a band keeps."""
-MARK_STEP = 0.07
-"""Each further mark's name is so much higher, as a share of the panel."""
-
 Values = Sequence[float | None]
+
+
+class Mark(NamedTuple):
+    """A dashed upright at x: named, or, with a `style`, in the colour of the curves of that style."""
+
+    name: str
+    x: float
+    style: int | None = None
 
 
 class Curve(NamedTuple):
@@ -76,21 +82,23 @@ def add_curve(fig: Figure, curve: Curve, *, row: int = 1, col: int = 1, legend: 
     fig.add_trace(line, row=row, col=col)
 
 
-def add_marks(
-    fig: Figure, marks: Mapping[str, float], *, row: int = 1, col: int = 1, log: bool = False
-) -> None:
-    """Draw a named upright at each x; `log` says that the x axis is logarithmic."""
+def add_marks(fig: Figure, marks: Sequence[Mark], *, row: int = 1, col: int = 1, log: bool = False) -> None:
+    """Draw the uprights; `log` says that the x axis is logarithmic."""
     import math
 
-    for i, (name, x) in enumerate(marks.items()):
-        fig.add_vline(x=x, line={"color": INK, "width": 1.2, "dash": "dash"}, row=row, col=col)
+    for mark in marks:
+        color = INK if mark.style is None else str(line_style(mark.style)["color"])
+        fig.add_vline(x=mark.x, line={"color": color, "width": 1.4, "dash": "dash"}, row=row, col=col)
+        if mark.style is not None:
+            continue
         fig.add_annotation(
-            x=math.log10(x) if log else x,
-            y=MARK_STEP * i + MARK_STEP / 4,
+            x=math.log10(mark.x) if log else mark.x,
+            y=0.02,
             yref="y domain",
-            xanchor="right" if x > max(marks.values()) / 2 else "left",
+            xanchor="left",
+            xshift=4,
             yanchor="bottom",
-            text=text(name),
+            text=text(mark.name),
             showarrow=False,
             bgcolor="rgba(255,255,255,0.8)",
             font={"size": 11.5, "color": INK},
@@ -104,7 +112,7 @@ def band_figure(
     *,
     x_title: str,
     y_title: str,
-    marks: Mapping[str, float] | None = None,
+    marks: Sequence[Mark] = (),
     log_x: bool = False,
     log_y: bool = False,
     height: int = 380,
@@ -113,7 +121,7 @@ def band_figure(
     fig = new_figure(height=height)
     for curve in curves:
         add_curve(fig, curve)
-    add_marks(fig, marks or {}, log=log_x)
+    add_marks(fig, marks, log=log_x)
     axis(fig, "x", x_title, log=log_x)
     axis(fig, "y", y_title, log=log_y)
     fig.update_layout(showlegend=len(curves) > 1)
@@ -166,8 +174,10 @@ def difference_figure(
         )
         fig.add_trace(point)
     fig.add_vline(x=0, line={"color": FAINT, "width": 1.2})
-    fig.update_xaxes(title_text=title)
-    fig.update_yaxes(autorange="reversed", showgrid=False, automargin=True)
+    ends = [0.0, *(bound for bound in (*values, *lows, *highs) if bound is not None)]
+    edge = PAD * (max(ends) - min(ends) or 1.0)
+    fig.update_xaxes(title_text=title, range=[min(ends) - edge, max(ends) + edge])
+    fig.update_yaxes(range=[len(names) - 0.5, -0.5], showgrid=False, automargin=True)
     fig.update_layout(hovermode="closest")
     return fig
 

@@ -23,6 +23,7 @@ MEMORY, TROUBLE, NEUTRAL = "#CC79A7", "#D55E00", "#8A8F98"
 LATENCY = DECODE
 INK, FAINT, GRID = "#1F2328", "#59636E", "#E7E9EC"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+MANY_DECADES = 2.2  # more have no room for ticks between the powers of ten in a third of a page
 BUCKETS = 1000  # a figure is about as many pixels wide
 
 
@@ -140,6 +141,16 @@ def add_line(
     band = {"fill": "tonexty", "fillcolor": _pale(color, 0.25)}
     fig.add_trace(Scatter(x=parts.x, y=parts.high, line=edge, **band, **silent), row=row, col=1)
     fig.add_trace(Scatter(x=parts.x, y=parts.mean, mode="lines", line=line, **words), row=row, col=1)
+
+
+def log_axis(low: float, high: float) -> dict[str, object]:
+    """Return a logarithmic axis for values from `low` to `high`: ticks at 1, 2, 5 unless there were too many.
+
+    >>> log_axis(20, 400)["dtick"], log_axis(1, 50_000)["dtick"]
+    ('D2', 1)
+    """
+    decades = np.log10(high / low)
+    return {"type": "log", "dtick": "D2" if decades < MANY_DECADES else 1, "tickformat": ",~r"}
 
 
 def empty_note(fig: Figure, message: str) -> Figure:

@@ -19,6 +19,7 @@ from simulator.experiments.figure_style import (
     LATENCY,
     TROUBLE,
     empty_note,
+    log_axis,
     new_figure,
     slo_ms,
 )
@@ -125,7 +126,8 @@ def _distribution(fig: Figure, col: int, ms: Floats, share: Floats, title: str, 
     positive = ms[ms > 0]
     if len(positive) and longest > LONG_TAIL * np.median(positive):
         ends = [math.log10(float(positive[0])) - 0.1, math.log10(longest) + 0.1]
-        fig.update_xaxes(type="log", dtick=1, range=ends, title_text=f"{words} (ms, log scale)", col=col)
+        axis = log_axis(10 ** ends[0], 10 ** ends[1])
+        fig.update_xaxes(range=ends, title_text=f"{words} (ms, log scale)", col=col, **axis)
     else:
         fig.update_xaxes(range=[0, 1.06 * longest or 1.0], title_text=f"{words} (ms)", col=col)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.config.build_workload import build_workload
 from simulator.config.scenario import Scenario
-from simulator.workload.resample import BLOCK_S, block_bootstrap, windows
+from simulator.workload.resample import BLOCK_S, block_bootstrap, window, windows
 from simulator.workload.workload import Workload
 
 WINDOWS = 10
@@ -22,6 +22,9 @@ WINDOWS = 10
 FEWEST_REQUESTS = 500
 """A window with fewer is no replication."""
 _STREAM = 200  # of the seed
+
+WHOLES = 2
+"""Whole traces kept while replications are cut from them; one can take gigabytes."""
 
 SEEDS, WINDOWED, BOOTSTRAP = "seeds", "windows", "bootstrap"
 
@@ -49,6 +52,7 @@ class Replications:
     seed: int
     most: int | None = None
     _kept: dict[tuple[str, int], Workload] = field(default_factory=dict, repr=False)
+    _wholes: dict[str, Workload] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, scenario: Scenario, max_model_len: int, wanted: int | None = None) -> Replications:
@@ -56,10 +60,11 @@ class Replications:
         if scenario.workload.trace is None:
             return cls(SEEDS, scenario.seed)
         num = wanted or WINDOWS
-        whole = build_workload(scenario, max_model_len)
+        made = cls(BOOTSTRAP, scenario.seed)
+        whole = made._whole(scenario, max_model_len)
         if num == 1 or (len(whole) >= num * FEWEST_REQUESTS and _shortest(whole, num) >= FEWEST_REQUESTS):
-            return cls(WINDOWED, scenario.seed, num)
-        return cls(BOOTSTRAP, scenario.seed)
+            made.kind, made.most = WINDOWED, num
+        return made
 
     def scenario(self, scenario: Scenario, index: int) -> Scenario:
         """Return the scenario with the replication's seed, for whatever a run draws beside its workload."""
@@ -67,7 +72,7 @@ class Replications:
 
     def workload(self, scenario: Scenario, max_model_len: int, index: int) -> Workload:
         """Return the requests of a replication; each is built once for scenarios that agree about them."""
-        key = repr((scenario.workload, max_model_len)), index
+        key = _key(scenario, max_model_len), index
         if key not in self._kept:
             self._kept[key] = self._build(scenario, max_model_len, index)
         return self._kept[key]
@@ -75,6 +80,7 @@ class Replications:
     def forget(self) -> None:
         """Drop the workloads that were built."""
         self._kept.clear()
+        self._wholes.clear()
 
     def words(self, num: int | None = None) -> str:
         """Say in a line what a replication is."""
@@ -88,12 +94,27 @@ class Replications:
     def _build(self, scenario: Scenario, max_model_len: int, index: int) -> Workload:
         if self.kind == SEEDS:
             return build_workload(self.scenario(scenario, index), max_model_len)
-        whole = build_workload(scenario.with_(seed=self.seed), max_model_len)
+        whole = self._whole(scenario, max_model_len)
         if self.kind == WINDOWED:
             assert self.most is not None, "windows are counted"
-            return windows(whole, self.most)[index]
+            return window(whole, self.most, index)
         stream = np.random.SeedSequence(self.seed, spawn_key=(_STREAM, index))
         return block_bootstrap(whole, np.random.default_rng(stream))
+
+    def _whole(self, scenario: Scenario, max_model_len: int) -> Workload:
+        """Return the whole trace; the last few that were read are kept."""
+        key = _key(scenario, max_model_len)
+        whole = self._wholes.pop(key, None)
+        if whole is None:
+            whole = build_workload(scenario.with_(seed=self.seed), max_model_len)
+        self._wholes[key] = whole  # the last one used is the last in order
+        while len(self._wholes) > WHOLES:
+            del self._wholes[next(iter(self._wholes))]
+        return whole
+
+
+def _key(scenario: Scenario, max_model_len: int) -> str:
+    return repr((scenario.workload, max_model_len))
 
 
 def _shortest(workload: Workload, num: int) -> int:

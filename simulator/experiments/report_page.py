@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
+WIDE = 9
+"""A table of so many columns is set closer."""
+
+
 class Card(NamedTuple):
     """One key figure. `good` marks a limit that is met or missed; None has no limit."""
 
@@ -63,12 +67,13 @@ def table_html(headers: Sequence[str], rows: Iterable[Sequence[object]], caption
     rows = [list(row) for row in rows]
     texts = {i for row in rows for i, value in enumerate(row) if _is_text(value)}
     kinds = ["" if i in texts else ' class="num"' for i in range(len(headers))]
-    head = "".join(f'<th scope="col"{k}>{escape(name)}</th>' for k, name in zip(kinds, headers, strict=True))
+    names = [escape(name).replace("_", "_<wbr>") for name in headers]  # a long key may break there
+    head = "".join(f'<th scope="col"{k}>{name}</th>' for k, name in zip(kinds, names, strict=True))
     body = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>" for row in rows)
+    wide = ' class="wide"' if len(headers) >= WIDE else ""
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return (
-        f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    table = f"<table{wide}>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll">{table}</div>'
 
 
 def _cell(value: object) -> str:

@@ -31,10 +31,14 @@ BLOCK_S = 60.0
 
 def windows(workload: Workload, num: int) -> list[Workload]:
     """Cut a workload into `num` windows of equal length; a request belongs to where its session begins."""
-    starts, span = _starts(workload), _span(workload)
-    edges = np.linspace(0.0, span, num + 1)
-    window = np.clip(np.searchsorted(edges, starts, side="right") - 1, 0, num - 1)
-    return [_part(workload, np.flatnonzero(window == i), edges[i]) for i in range(num)]
+    return [window(workload, num, i) for i in range(num)]
+
+
+def window(workload: Workload, num: int, index: int) -> Workload:
+    """Return one of `windows`."""
+    edges = np.linspace(0.0, _span(workload), num + 1)
+    places = np.clip(np.searchsorted(edges, _starts(workload), side="right") - 1, 0, num - 1)
+    return _part(workload, np.flatnonzero(places == index), edges[index])
 
 
 def block_bootstrap(workload: Workload, rng: np.random.Generator, block_s: float = BLOCK_S) -> Workload:

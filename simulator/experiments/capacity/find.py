@@ -33,6 +33,9 @@ LENGTHENINGS = 2
 PLAIN = "scenario"
 """Name of the only candidate where nothing is varied."""
 SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 0.001, 0.5
+LARGEST_RATE = 1e6
+"""Requests per second, or sessions; no server takes so many, and far beyond floats overflow."""
+MOST_REPLICATIONS = 10_000
 
 
 def find_capacity(
@@ -132,10 +135,13 @@ def _check(
         raise ConfigError(
             f"--tolerance: must be {SMALLEST_TOLERANCE:g} to {LARGEST_TOLERANCE:g}, got {tolerance:g}"
         )
-    if rates is not None and not 0 < rates[0] < rates[1] < float("inf"):
-        raise ConfigError(f"--rates: must be LOW:HIGH with 0 < LOW < HIGH, got {rates[0]:g}:{rates[1]:g}")
-    if replications is not None and replications < 1:
-        raise ConfigError(f"--replications: must be at least 1, got {replications}")
+    if rates is not None and not 0 < rates[0] < rates[1] <= LARGEST_RATE:
+        raise ConfigError(
+            f"--rates: must be LOW:HIGH with 0 < LOW < HIGH <= {LARGEST_RATE:g}, "
+            f"got {rates[0]:g}:{rates[1]:g}"
+        )
+    if replications is not None and not 1 <= replications <= MOST_REPLICATIONS:
+        raise ConfigError(f"--replications: must be 1 to {MOST_REPLICATIONS:,}, got {replications}")
     checked_draws(n_model_draws)
 
 

@@ -9,13 +9,19 @@ from simulator.experiments.capacity.answer import Answer
 from simulator.experiments.capacity.found import Found
 from simulator.experiments.capacity.point import Estimate, Point
 from simulator.experiments.compare_plots import LONG_TAIL
-from simulator.experiments.curves import Curve, add_curve, add_marks, axis, band_figure, difference_figure
+from simulator.experiments.curves import (
+    Curve,
+    Mark,
+    add_curve,
+    add_marks,
+    axis,
+    band_figure,
+    difference_figure,
+)
 from simulator.experiments.figure_style import FAINT, empty_note, new_figure
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-MAX_MARKS = 4  # names of more answers would lie over each other
 
 
 def is_log(found: Found) -> bool:
@@ -45,13 +51,14 @@ def curve_of(
     )
 
 
-def marks_of(answers: Iterable[Answer]) -> dict[str, float]:
-    """Return the capacities by what a mark says."""
-    answers = [each for each in answers if each.rate is not None]
-    if len(answers) > MAX_MARKS:
-        return {}
-    several = len(answers) > 1
-    return {f"{f'{a.name}: ' if several else ''}{a.rate:.4g} {a.loads.unit}": a.rate or 0.0 for a in answers}
+def marks_of(answers: Iterable[Answer]) -> list[Mark]:
+    """Return the capacities: of one candidate with its number, of several in the colours of their curves."""
+    answers = list(answers)
+    return [
+        Mark(f"{answer.rate:.4g} {answer.loads.unit}", answer.rate, i if len(answers) > 1 else None)
+        for i, answer in enumerate(answers)
+        if answer.rate is not None
+    ]
 
 
 def attainment_and_goodput(found: Found) -> Figure:

@@ -44,7 +44,7 @@ TITLES = {
     "difference": "Differences",
 }
 HOW = {
-    "goodput": "The dashed upright is the capacity, the dotted line the attainment that is asked for. Bands "
+    "goodput": "A dashed upright is a capacity, the dotted line the attainment that is asked for. Bands "
     "are 95 % intervals over replications. Goodput that falls while the rate rises is an overloaded server.",
     "latency": "Means over replications of each run's percentile, on a logarithmic axis; dotted: the limit.",
     "cost": "The price per hour of all GPUs over the output tokens of that hour.",

@@ -22,6 +22,9 @@ BACKENDS = ("loky", "dask", "ray")
 IDLE_S = 30
 """Seconds after which a worker without work ends, also one whose sweep was killed."""
 
+MOST_WORKERS = 1_000
+"""Processes of one machine; each takes about 100 MB."""
+
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
@@ -86,12 +89,12 @@ class Pool:
             parallel = Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs")
             numbered = delayed(functools.partial(_numbered, function))
             found = parallel(numbered(index, item) for index, item in work)
+        # joblib warns of work that a stop throws away, within its own generator if that is where Ctrl-C comes
+        warnings.filterwarnings("ignore", category=UserWarning, module="joblib.parallel")
         try:
             yield from found
         finally:
-            with warnings.catch_warnings():  # joblib warns of work that a stop throws away
-                warnings.simplefilter("ignore")
-                found.close()
+            found.close()
 
 
 @contextmanager
@@ -122,8 +125,8 @@ def check_backend(backend: str, address: str | None = None, workers: int | None 
     """Raise ConfigError for a backend that does not exist, or arguments that it cannot use."""
     if backend not in BACKENDS:
         raise ConfigError(f"--backend {backend!r:.60}: unknown{suggest(backend, BACKENDS)}")
-    if workers is not None and workers < 1:
-        raise ConfigError(f"--workers: must be >= 1, got {workers}")
+    if workers is not None and not 1 <= workers <= MOST_WORKERS:
+        raise ConfigError(f"--workers: must be 1 to {MOST_WORKERS:,}, got {workers}")
     if address is not None and backend == "loky":
         raise ConfigError("--address: loky works on this machine; --backend dask or ray have an address")
     if backend != "loky":

@@ -82,7 +82,9 @@ def _plan(data: dict[str, Any], place: str, folder: Path, name: str) -> Plan:
     axes = read_axes(data["vary"], base)
     ranges = [key for key, axis in axes.items() if isinstance(axis, Range)]
     if design == "grid" and ranges:
-        raise ConfigError(f"vary.{ranges[0]}: a grid needs a list of values; ranges go with {DESIGNS[1:]}")
+        raise ConfigError(
+            f"vary.{ranges[0]}: a grid needs a list of values; ranges go with {', '.join(DESIGNS[1:])}"
+        )
     points = data.get("points")
     if (points is None) != (design == "grid"):
         rule = "a grid has as many as its lists give" if design == "grid" else f"{design} needs a number"

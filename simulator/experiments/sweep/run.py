@@ -100,6 +100,8 @@ def _outcomes(tasks: list[Task], where: Where) -> Generator[tuple[int, Outcome]]
             workers = 1
     if len(tasks) == first:
         return
+    if workers is not None:
+        workers = min(workers, len(tasks) - first)
     with open_pool(where.backend, address=where.address, workers=workers) as pool:
         for place, outcome in pool.each(run_task, tasks[first:], died):
             yield first + place, outcome

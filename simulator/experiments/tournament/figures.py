@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from simulator.experiments.figure_style import DECODE, INK, NEUTRAL, TROUBLE, new_figure, text
 from simulator.experiments.metric_cells import COLUMNS, lower_is_better
+from simulator.experiments.tournament.paired import Difference
 from simulator.experiments.tournament.standing import Standing
-from simulator.experiments.tournament.words import points
+from simulator.experiments.tournament.words import difference_text, points
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -19,6 +21,10 @@ KINDS = {
 }
 SHOWN = ("request_goodput", "median_ttft_ms", "p99_ttft_ms")
 _ROW = 64  # pixels a candidate
+FAR = 6
+"""A difference so many times as large as the next is told at the edge; drawn, it would squeeze the others."""
+_TICKS = 3  # of a quarter of the page
+_PAD = 0.06  # free space at each end of the axis, as a share of it
 
 
 def difference_plot(standing: Standing) -> Figure:
@@ -26,11 +32,11 @@ def difference_plot(standing: Standing) -> Figure:
     from plotly.graph_objects import Scatter
 
     metric, base = standing.metric, standing.mean(standing.contest.baseline, standing.metric)
-    scale, unit = 1.0, COLUMNS.get(metric, metric)
+    scale, unit = _scale(standing), COLUMNS.get(metric, metric)
     if points(metric):
-        scale, unit = 100.0, f"percentage points of {unit}"
+        unit = f"percentage points of {unit}"
     elif base:
-        scale, unit = 100.0 / abs(base), f"% of the baseline's {unit}"
+        unit = f"% of the baseline's {unit}"
     found = {name: each for name, each in standing.differences.items() if each is not None}
     kinds = KINDS if standing.draws is not None else {"sampling": KINDS["sampling"]}
     fig = new_figure(height=150 + _ROW * max(len(found), 1))
@@ -55,6 +61,9 @@ def difference_plot(standing: Standing) -> Figure:
                 name=title,
             )
         )
+    near = _near([_ends(each, scale, kinds) for each in found.values()])
+    if near is not None:
+        _tell_far(fig, standing, found, near)
     labels = [f"{text(name, 40)}<br><b>{standing.verdicts[name]}</b>" for name in found]
     fig.update_yaxes(tickvals=list(range(len(found))), ticktext=labels, range=[len(found) - 0.5, -0.5])
     _add_margin(fig, [scale * each.margin for each in found.values()])
@@ -64,6 +73,56 @@ def difference_plot(standing: Standing) -> Figure:
     )
     fig.update_layout(hovermode="closest", margin={"l": 230, "b": 60})
     return fig
+
+
+def _ends(each: Difference, scale: float, kinds: Iterable[str]) -> tuple[float, float]:
+    """Return where a candidate's dots and bars end, the band of equivalence included."""
+    bounds = [bound for kind in kinds if (bound := getattr(each, kind)) is not None]
+    lows = [each.mean, -each.margin, *(bound.low for bound in bounds)]
+    highs = [each.mean, each.margin, *(bound.high for bound in bounds)]
+    return scale * min(lows), scale * max(highs)
+
+
+def _near(ends: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+    """Return the axis on which all but a few far candidates are readable; None if none is far."""
+    by_reach = sorted(ends, key=lambda pair: max(map(abs, pair)))
+    for i in range(1, len(by_reach)):
+        reach, following = (max(map(abs, pair)) for pair in by_reach[i - 1 : i + 1])
+        if following > FAR * reach > 0:
+            low, high = min(a for a, _ in by_reach[:i]), max(b for _, b in by_reach[:i])
+            return low - _PAD * (high - low), high + _PAD * (high - low)
+    return None
+
+
+def _tell_far(
+    fig: Figure, standing: Standing, found: Mapping[str, Difference], axis: tuple[float, float]
+) -> None:
+    """Cut the axis, and write the difference of who lies beyond it at the edge."""
+    base = standing.mean(standing.contest.baseline, standing.metric)
+    fig.update_xaxes(range=list(axis))
+    scale = _scale(standing)
+    for k, each in enumerate(found.values()):
+        at = scale * each.mean
+        if axis[0] <= at <= axis[1]:
+            continue
+        words = difference_text(standing.metric, each.mean, base)
+        fig.add_annotation(
+            x=axis[at > axis[1]],
+            y=k,
+            text=f"{words} \u2192" if at > axis[1] else f"\u2190 {words}",
+            xanchor="right" if at > axis[1] else "left",
+            showarrow=False,
+            font={"size": 13, "color": INK},
+            bgcolor="white",
+        )
+
+
+def _scale(standing: Standing) -> float:
+    """Return what a difference is multiplied with: to points, to percent of the baseline, or not."""
+    if points(standing.metric):
+        return 100.0
+    base = standing.mean(standing.contest.baseline, standing.metric)
+    return 100.0 / abs(base) if base else 1.0
 
 
 def _add_margin(fig: Figure, margins: list[float]) -> None:
@@ -107,7 +166,7 @@ def means_plot(standing: Standing) -> Figure:
             if "_ms" in metric
             else ""
         )
-        fig.update_xaxes(title_text=unit or text(titles[col - 1]), row=1, col=col)
+        fig.update_xaxes(title_text=unit or text(titles[col - 1]), nticks=_TICKS, tickangle=0, row=1, col=col)
     fig.update_yaxes(tickvals=[], range=[len(names) - 0.5, -0.5])
     fig.update_yaxes(tickvals=list(range(len(names))), ticktext=[text(name, 30) for name in names], col=1)
     fig.update_layout(hovermode="closest", margin={"l": 230, "b": 60})
@@ -121,7 +180,7 @@ def _has(standing: Standing, metric: str) -> bool:
 TOURNAMENT_PLOTS = {"difference": difference_plot, "means": means_plot}
 HOW = {
     "difference": "A dot is the mean difference. A bar that crosses 0 leaves open who is better; "
-    "the grey band is what counts as equal.",
+    "the grey band is what counts as equal. An arrow points to who lies beyond the axis.",
     "means": "Dots are means over replications, bars their 95 % intervals. Where bars overlap the "
     "difference may still be sure: the candidates served the same requests, so look at the differences.",
 }
