@@ -94,7 +94,8 @@ def sent_load(scenario: Scenario, workload: Workload, requests: RequestTable | N
 
     Of sessions and delayed requests the times are those at which they reached the server in the run.
     """
-    output = np.minimum(workload.num_output, workload.max_tokens)
+    limit = np.where(workload.max_tokens > 0, workload.max_tokens, workload.num_output)  # 0: none
+    output = np.minimum(workload.num_output, limit)
     plain = Workload(workload.arrival, workload.num_prompt, output, blocks=covering(workload))
     if requests is not None and (workload.follows is not None or workload.pre_delay is not None):
         ids = map(str, range(len(workload))) if workload.ids is None else workload.ids
