@@ -183,9 +183,9 @@ print(*(f"{lack.key} = {lack.value}: {lack.instead}" for lack in order.no_counte
 
 # %% [markdown]
 # The second part is the honest one: what this scenario has that the server cannot do, or does in another way.
-# Here it matters: **the winner's order is not in vLLM**. What can be typed in today is the other winner,
-# asynchronous scheduling; the order is an argument for a scheduler class of one's own
-# (`--scheduler-cls`), and the verdict says what that would be worth.
+# Here it matters: **the winner's order is no flag of vLLM**. What can be typed in today is the other winner,
+# asynchronous scheduling; the order takes a gateway that sends the length of the prompt as `priority`, as
+# the line above says, or a scheduler class of one's own, and the verdict says what that would be worth.
 #
 # `order.bench` is the `vllm bench serve` command that sends **these very requests** (`load.jsonl`), so that
 # simulation and server serve the same load.
