@@ -26,6 +26,7 @@ from gpu_backend.quant import quantize_linear
 assert os.environ.get("TRITON_INTERPRET") == "1"
 
 CPU = torch.device("cpu")
+DTYPES = [torch.float32, pytest.param(torch.float16, marks=pytest.mark.slow)]
 SMALL = {"heads": 4, "kv_heads": 2, "head_dim": 16}
 CASES = {
     "decodes": Case([1, 16, 33, 70], **SMALL),
@@ -44,7 +45,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)
 def test_attention_equals_float64(name: str, dtype: torch.dtype) -> None:
     assert attention_error(TritonPaged(), CASES[name], dtype, CPU) < TOLERANCES[dtype]

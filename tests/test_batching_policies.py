@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from engine_runs import Observed, loads, observe
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick_and_slow import few_or_many
 
 from simulator.batch import Batch
 from simulator.cli.run import outcome
@@ -379,8 +379,7 @@ def test_the_naive_victim_is_the_oldest(batching: str, victim: Any, lost: list[i
 
 
 @pytest.mark.parametrize("batching", BATCHING)
-@given(data=st.data())
-@settings(max_examples=120, deadline=None)
+@few_or_many(40, 120, data=st.data())
 def test_every_policy_order_and_victim_serves_all_and_keeps_its_limits(batching: str, data: Any) -> None:
     """`Scheduler.check` runs after every step; the observer stops a run that makes no progress."""
     load = data.draw(loads(batching))
@@ -424,8 +423,7 @@ class Seats:
         pass
 
 
-@given(load=loads("static"))
-@settings(max_examples=200, deadline=None)
+@few_or_many(60, 200, load=loads("static"))
 def test_a_static_batch_starts_as_soon_as_its_rule_allows(load: dict[str, Any]) -> None:
     """Rule: so many wait, or the oldest has waited so long; worked out from arrivals and ends of batches."""
     load |= {"requests": [replace(r, timeout=None) for r in load["requests"]], "plan": OPEN_LOOP}

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from reference_pool import ReferencePool
 
 from simulator.kv.block_manager import BlockManager
@@ -210,5 +218,6 @@ def test_a_copy_is_evicted_block_by_block_and_the_other_stays() -> None:
     assert (pool.num_free, pool.num_evicted) == (3, 4)
 
 
-TestPagedMemory = PagedMemory.TestCase
-TestPagedMemory.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+@pytest.mark.parametrize("examples", [50, pytest.param(200, marks=pytest.mark.slow)])
+def test_runs_of_blocks_do_what_single_blocks_would(examples: int) -> None:
+    run_state_machine_as_test(PagedMemory, settings=settings(max_examples=examples, stateful_step_count=60))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_runs import Observed, loads, observe
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick_and_slow import few_or_many
 
 from simulator.config.build import build_machine
 from simulator.config.loading import load_scenario
@@ -171,8 +171,7 @@ def causal_loads(draw: st.DrawFn) -> dict[str, Any]:
     return load
 
 
-@given(load=causal_loads())
-@settings(max_examples=300, deadline=None)
+@few_or_many(80, 300, load=causal_loads())
 def test_nothing_arrives_before_what_it_follows(load: dict[str, Any]) -> None:
     observed = observe(**load)
     table, plan, horizon = observed.table, load["plan"], load["horizon"]

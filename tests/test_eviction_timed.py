@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick_and_slow import few_or_many
 from test_skipping import LATENCIES, assert_same, plans, requests
 
 from simulator.batch import Batch
@@ -109,8 +110,7 @@ def settings_of(draw: st.DrawFn) -> tuple[list[Request], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", sorted(KEYED))
-@given(load=settings_of(), batching=st.sampled_from(sorted(BATCHING)))
-@settings(max_examples=60, deadline=None)
+@few_or_many(15, 60, load=settings_of(), batching=st.sampled_from(sorted(BATCHING)))
 def test_skipping_changes_not_a_bit(
     name: str, load: tuple[list[Request], dict[str, Any]], batching: str
 ) -> None:
@@ -168,8 +168,7 @@ def without_whole_hits(sent: list[Request], block_size: int) -> list[Request]:
     return [shorter(request) for request in sent]
 
 
-@given(load=settings_of())
-@settings(max_examples=100, deadline=None)
+@few_or_many(30, 100, load=settings_of())
 def test_the_time_of_release_as_key_is_lru(load: tuple[list[Request], dict[str, Any]]) -> None:
     """`chunked` computes no block twice at once: a prompt that is cut takes all the budget until its end."""
     sent, how = load

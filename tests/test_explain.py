@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from command import servetwin
 from engine_runs import Observed, loads, observe
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick_and_slow import few_or_many
 
 from simulator.api import load_run, simulate
 from simulator.batch import Batch
@@ -66,8 +66,7 @@ def spans(story: Story, id: str) -> list[tuple[str, str, float, float]]:
 
 
 @pytest.mark.parametrize("batching", BATCHING)
-@given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@few_or_many(30, 100, data=st.data())
 def test_spans_follow_each_other_from_arrival_to_end(batching: str, data: Any) -> None:
     story = Story()
     load = data.draw(loads(batching))

@@ -92,8 +92,9 @@ def test_a_measured_request_is_explained_at_its_recorded_times(scenario: str) ->
     for args in ([], ["--set", keys]):
         made = gpu("replay", scenario, "--device", "cpu", "--quiet", "--no-report", "-o", "out", *args)
         assert made.code == 0, made.err
-        for row in load_run("out").requests.itertuples():
-            told = json.loads(servetwin("explain", "out", row.id, "--json").out)
+        run = load_run("out")
+        for row in run.requests.itertuples():
+            told = run.explain(row.id).to_dict()
             assert told["latency"] == pytest.approx(row.finish - row.arrival, rel=1e-9)
             parts = sum(cause["seconds"] for cause in told["causes"])
             assert parts == pytest.approx(told["latency"], rel=1e-9)

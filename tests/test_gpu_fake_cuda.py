@@ -36,7 +36,8 @@ LONG: dict[str, Any] = {
     "kv.block_size": 16,
     "scheduler.max_num_batched_tokens": 512,
     "workload.lengths.prompt": [3, 3000],
-    "workload.num_requests": 5,
+    "workload.lengths.output": [1, 12],
+    "workload.num_requests": 3,
 }
 """Contexts long enough that kernels split them; prompts in chunks, some of which sample nothing."""
 NGRAM = {"method": "ngram", "num_speculative_tokens": 2, "acceptance": 0.5}

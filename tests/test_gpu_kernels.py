@@ -46,10 +46,12 @@ def test_the_error_tells_of_a_wrong_write_and_of_a_wrong_result() -> None:
     assert attention_error(Unscaled(), whole, torch.float32, CPU) > 0.1
 
 
-def test_kernels_in_the_interpreter() -> None:
+@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_kernels_in_the_interpreter(which: str) -> None:
     pytest.importorskip("triton")
     file = str(HERE / "kernels_interpreted.py")
-    done = run_apart("-m", "pytest", file, "-p", "no:cacheprovider", "-p", "no:xdist", TRITON_INTERPRET="1")
+    command = ("-m", "pytest", file, "-m", which, "-p", "no:cacheprovider", "-p", "no:xdist")
+    done = run_apart(*command, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from command import servetwin
-from hypothesis import given
 from hypothesis import strategies as st
 from pseudo_notebook import notebook, run_cell
+from quick_and_slow import few_or_many
 
 import simulator
 from simulator.config.policy_source import run_as_module, written_policy
@@ -415,7 +415,7 @@ def same(a: object, b: object) -> bool:
     return type(a) is type(b) and a == b
 
 
-@given(plain)
+@few_or_many(30, 100, value=plain)
 def test_a_plain_value_is_written_so_that_it_reads_back(value: object) -> None:
     text = literal(value)
     assert text is not None

@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick_and_slow import few_or_many
 
 from simulator.latency.base import StepFeatures
 from simulator.latency.profile import Profile
@@ -41,8 +41,9 @@ def mixed(chunk: int, prefix: int, batch: int, mean_kv: int) -> StepFeatures:
 
 
 @pytest.mark.parametrize(("name", "model"), SECTIONS)
-@settings(max_examples=60)
-@given(
+@few_or_many(
+    20,
+    60,
     chunk=st.integers(0, 40_000),
     prefix=st.integers(0, 200_000),
     batch=st.integers(0, 3000),
@@ -64,8 +65,7 @@ def test_no_step_beats_the_peaks(
 
 
 @pytest.mark.parametrize(("name", "model"), SECTIONS)
-@settings(max_examples=60)
-@given(batch=st.integers(1, 2500), mean_kv=st.integers(1, 200_000), more=st.integers(1, 50_000))
+@few_or_many(20, 60, batch=st.integers(1, 2500), mean_kv=st.integers(1, 200_000), more=st.integers(1, 50_000))
 def test_decode_steps_never_get_cheaper_with_longer_contexts(
     name: str, model: str, batch: int, mean_kv: int, more: int
 ) -> None:
@@ -75,8 +75,7 @@ def test_decode_steps_never_get_cheaper_with_longer_contexts(
 
 
 @pytest.mark.parametrize(("name", "model"), SECTIONS)
-@settings(max_examples=60)
-@given(batch=st.integers(0, 1500), mean_kv=st.integers(1, 100_000), more=st.integers(1, 500))
+@few_or_many(20, 60, batch=st.integers(0, 1500), mean_kv=st.integers(1, 100_000), more=st.integers(1, 500))
 def test_decode_steps_never_get_cheaper_beyond_the_batches_measured(
     name: str, model: str, batch: int, mean_kv: int, more: int
 ) -> None:
@@ -89,8 +88,7 @@ def test_decode_steps_never_get_cheaper_beyond_the_batches_measured(
 
 
 @pytest.mark.parametrize(("name", "model"), SECTIONS)
-@settings(max_examples=60)
-@given(chunk=st.integers(0, 30_000), prefix=st.integers(0, 100_000), more=st.integers(1, 5000))
+@few_or_many(20, 60, chunk=st.integers(0, 30_000), prefix=st.integers(0, 100_000), more=st.integers(1, 5000))
 def test_prefill_steps_never_get_cheaper_beyond_the_tokens_measured(
     name: str, model: str, chunk: int, prefix: int, more: int
 ) -> None:
@@ -102,8 +100,9 @@ def test_prefill_steps_never_get_cheaper_beyond_the_tokens_measured(
 
 
 @pytest.mark.parametrize(("name", "model"), SECTIONS)
-@settings(max_examples=60)
-@given(
+@few_or_many(
+    20,
+    60,
     chunk=st.integers(1, 20_000),
     prefix=st.integers(0, 100_000),
     chunks=st.integers(1, 400),
@@ -123,8 +122,9 @@ def test_longer_chunks_never_cost_less_where_prefill_is_priced_by_its_line(
 
 
 @pytest.mark.parametrize(("name", "model"), SECTIONS)
-@settings(max_examples=60)
-@given(
+@few_or_many(
+    20,
+    60,
     chunk=st.integers(1, 4000),
     batch=st.integers(0, 300),
     far=st.integers(0, 60_000),

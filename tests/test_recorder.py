@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_runs import Observed, loads, observe, recorded_gaps, scenarios
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from quick_and_slow import few_or_many
 
 from simulator.latency.linear import LinearModel
 from simulator.metrics.tables import COMPLETED, UNFINISHED
 from simulator.request import Request
 from simulator.schedulers import BATCHING
-
-adversarial = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def tokens_until(run: Observed, i: int, horizon: float | None) -> list[float]:
@@ -55,23 +53,20 @@ def test_a_decode_may_be_left_out_just_before_its_last_token() -> None:
     check_against_observer(run, None)
 
 
-@adversarial
-@given(scenarios())
+@few_or_many(80, 250, scenario=scenarios())
 def test_recorder_equals_an_observer_of_every_token(scenario: dict[str, Any]) -> None:
     run = observe(**scenario)
     check_against_observer(run, None)
     assert not (run.table.status == UNFINISHED).any()
 
 
-@adversarial
-@given(scenarios(horizons=True))
+@few_or_many(80, 250, scenario=scenarios(horizons=True))
 def test_recorder_equals_an_observer_when_the_horizon_cuts_the_run(scenario: dict[str, Any]) -> None:
     check_against_observer(observe(**scenario), scenario["horizon"])
 
 
 @pytest.mark.parametrize("batching", BATCHING)
-@settings(parent=adversarial, max_examples=150)
-@given(data=st.data())
+@few_or_many(40, 150, data=st.data())
 def test_recorder_equals_an_observer_under_every_policy(batching: str, data: Any) -> None:
     """Decodes that stand still beside prompts, padding, any victim, clients that cancel, collect rules."""
     load = data.draw(loads(batching, horizons=True))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick_and_slow import few_or_many
 
 from simulator.batch import Batch
 from simulator.config.loading import load_scenario
@@ -104,8 +105,7 @@ def assert_same(skipped: Served, ticked: Served, sent: list[Request]) -> None:
 
 
 @pytest.mark.parametrize("name", BATCHING)
-@given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@few_or_many(60, 300, data=st.data())
 def test_skipping_changes_not_a_bit(name: str, data: st.DataObject) -> None:
     block_size = data.draw(st.sampled_from([1, 4, 16]))
     seats = data.draw(st.integers(1, 6))

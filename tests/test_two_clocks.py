@@ -17,8 +17,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from quick_and_slow import few_or_many
 
 from gpu_backend.engine import Engine
 from gpu_backend.naive import generate
@@ -156,8 +156,7 @@ def test_prefix_hits_compute_nothing_twice_and_change_no_token(model: str, tmp_p
     assert_plain_tokens(engine, machine)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
+@few_or_many(8, 40, data=st.data())
 def test_random_scenarios_decide_alike_on_both_clocks(model: str, data: st.DataObject) -> None:
     changes: dict[str, object] = {
         "model.name": model,
