@@ -168,12 +168,15 @@ def erlang_c(servers: int, load: float) -> float:
     return last / (sum(terms) + last) / (servers * (1 - load))
 
 
-def queue_waits(num: int, servers: int, router: Any, seed: int) -> float:
-    """Serve Poisson arrivals with exponential answers on replicas of one seat; return the mean wait, s."""
+def queue_waits(num: int, servers: int, router: Any, seed: int, tokens: int) -> float:
+    """Serve Poisson arrivals with exponential answers on replicas of one seat; return the mean wait, s.
+
+    A service takes a second and `tokens` tokens on average.
+    """
     rng = np.random.default_rng(seed)
     rate, mean = 0.8 * servers, 1.0
     times = np.cumsum(rng.exponential(1 / rate, num))
-    lens = np.maximum(1, np.rint(rng.exponential(mean, num) * 1000)).astype(int)
+    lens = np.maximum(1, np.rint(rng.exponential(mean, num) * tokens)).astype(int)
     requests = [
         Request(str(i), float(t), 1, int(n), 10**6) for i, (t, n) in enumerate(zip(times, lens, strict=True))
     ]
@@ -182,7 +185,7 @@ def queue_waits(num: int, servers: int, router: Any, seed: int) -> float:
             "s",
             1,
             lambda: Chunked(BlockManager(10**5, 16), max_num_seqs=1, max_model_len=10**6),
-            LinearModel(0.001),
+            LinearModel(1 / tokens),
         )
     ] * servers
     served = serve_fleet(requests, kinds, router, rng=np.random.default_rng(seed))
@@ -190,14 +193,15 @@ def queue_waits(num: int, servers: int, router: Any, seed: int) -> float:
     return float(waits[num // 10 :].mean())
 
 
-def test_random_splitting_gives_mm1_queues_and_join_the_shortest_queue_is_near_mmc() -> None:
+@pytest.mark.parametrize("tokens", [10, pytest.param(100, marks=pytest.mark.slow)])  # finer, and longer
+def test_random_splitting_gives_mm1_queues_and_join_the_shortest_queue_is_near_mmc(tokens: int) -> None:
     """At load 0.8 an M/M/1 waits 4 service times and an M/M/2 1.78; JSQ lies above the M/M/2, near it."""
     from scipy.stats import t
 
     seeds = range(8)
     found = {}
     for name in ("random", "least_outstanding"):
-        means = np.array([queue_waits(4000, 2, ROUTERS[name], seed) for seed in seeds])
+        means = np.array([queue_waits(4000, 2, ROUTERS[name], seed, tokens) for seed in seeds])
         half = float(t.ppf(0.9995, len(means) - 1) * means.std(ddof=1) / len(means) ** 0.5)
         found[name] = means.mean(), half
     mean, half = found["random"]
