@@ -315,7 +315,7 @@ def test_the_report_shows_tenants_and_runs_nothing_of_their_names(made: Run) -> 
     page = tenants_html(made.summary)
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
-    assert page.count("<table>") == 2
+    assert page.count("<table") == 2
     assert "Jain" in page
 
 

@@ -132,6 +132,7 @@ def test_a_second_replay_captures_and_allocates_nothing_more(
     changes: dict[str, object] = {
         "model.name": model,
         "workload.num_requests": 1,
+        "workload.lengths.output": [4, 8],
         "scheduler.max_num_seqs": 1,
     }
     changes["speculative"] = keys

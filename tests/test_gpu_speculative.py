@@ -77,13 +77,16 @@ def smallest_p_value(tokens: list[list[int]], p: Tensor) -> float:
     return min(p_value(seen, p.roll(n)) for n, seen in enumerate(at) if len(seen) > 500)
 
 
+@pytest.mark.parametrize("n", [NUM_DRAWS // 4, pytest.param(NUM_DRAWS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PAIRS)
-def test_emitted_tokens_have_the_law_of_the_target_and_acceptance_the_rate_of_theory(name: str) -> None:
+def test_emitted_tokens_have_the_law_of_the_target_and_acceptance_the_rate_of_theory(
+    name: str, n: int
+) -> None:
     p, q = laws(name)
-    tokens = emitted(p, q, WARM)
+    tokens = emitted(p, q, WARM, n=n)
     assert smallest_p_value(tokens, p) > 0.01
     rate = torch.minimum(p, q).sum().item()  # Leviathan et al., theorem 3.5
-    error = 4 * (rate * (1 - rate) / NUM_DRAWS) ** 0.5 + 1e-7
+    error = 4 * (rate * (1 - rate) / n) ** 0.5 + 1e-7
     assert abs(np.mean([len(row) > 1 for row in tokens]) - rate) <= error
     assert abs(np.mean([len(row) > 2 for row in tokens]) - rate**2) <= 2 * error
 
