@@ -111,7 +111,7 @@ def test_queues_of_single_blocks_do_as_in_their_papers(ids: list[int], num_block
     assert sum(replay(a, EVICTIONS["slru"], num_blocks)) == slru_hits(ids, num_blocks)
 
 
-@pytest.mark.parametrize("num_blocks", [20, 50, 400])
+@pytest.mark.parametrize("num_blocks", [50, *(pytest.param(n, marks=pytest.mark.slow) for n in (20, 400))])
 def test_hits_are_those_of_libcachesim(num_blocks: int) -> None:
     rng = random.Random(0)
     ids = [int(2000 * rng.random() ** 4) for _ in range(20_000)]

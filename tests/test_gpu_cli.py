@@ -111,7 +111,19 @@ def test_the_default_folder_is_not_the_simulations(scenario: str) -> None:
 
 
 def test_a_pytorch_trace_on_demand(scenario: str) -> None:
-    made = gpu("replay", scenario, "--device", "cpu", "--torch-profile", 2, "-o", "out", "--quiet")
+    made = gpu(
+        "replay",
+        scenario,
+        "--device",
+        "cpu",
+        "--torch-profile",
+        2,
+        "--max-requests",
+        3,
+        "-o",
+        "out",
+        "--quiet",
+    )
     assert (made.code, made.out) == (0, "")
     assert Path("out", "torch_trace.json.gz").stat().st_size > 100
 
