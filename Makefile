@@ -14,10 +14,10 @@ demo: $(VENV)/.core
 	$(BIN)/servetwin run chat-a100
 
 test: $(VENV)/.dev lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-slow: $(VENV)/.slow
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 --dist worksteal -m slow
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
