@@ -112,6 +112,8 @@ found.plot("difference")
 #   error can do; errors that all candidates share cancel there too. The verdict goes by both together.
 # - **win** and **loss**: the combined interval excludes 0. **tie**: it includes 0 and is so narrow that the
 #   rest does not matter. **needs more runs**: neither, so nothing was shown. Do not read it as a tie.
+# - Eight draws of the model's error span a level of 78 %, so "combined" is that and no more. 95 % needs 39
+#   draws, and a decision that hangs on a narrow win deserves them; here they would take too long.
 #
 # How wrong may the model be before a verdict turns?
 
@@ -120,8 +122,11 @@ found.frame[["turns_at"]].dropna().round(3)
 
 # %% [markdown]
 # A factor of 1.05 says: were this candidate's steps 5 % slower than modelled *and the baseline's not*, the
-# two would be level. Compare that with the profile's error of a step, and with how alike the candidates'
-# steps are: an error that hits both alike does not turn anything.
+# two would be level. Compare that with the profile's error of a step, 2.5 % held out, and with how alike the
+# candidates' steps are: an error that hits both alike does not turn anything. Asynchronous scheduling turns
+# within that error, and its steps are of another kind than the baseline's, since the host no longer adds to
+# them. So its win is a reason to measure, not yet one to believe. The order's steps are the baseline's steps,
+# and it turns only beyond.
 #
 # ## 4. How much does it carry?
 #

@@ -459,3 +459,12 @@ def test_a_folder_that_holds_a_run_is_refused_before_anything_runs(command: str,
     done = servetwin(command, "tiny-cpu", *vary, "--num-requests", 10**7, "-o", tmp_path)
     assert done.code == 2
     assert "holds a run; name another folder with -o" in done.err
+
+
+@pytest.mark.parametrize("command", ["compare", "capacity"])
+def test_a_folder_that_cannot_be_made_is_named_before_anything_runs(command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    vary = ("--vary", "scheduler.max_num_seqs=2,8")
+    done = servetwin(command, "tiny-cpu", *vary, "--num-requests", 10**7, "-o", tmp_path / "file" / "out")
+    assert (done.code, done.out) == (2, "")
+    assert f"cannot write {tmp_path / 'file' / 'out'}: Not a directory" in done.err

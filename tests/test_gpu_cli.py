@@ -87,10 +87,11 @@ def test_a_wall_clock_replay_says_what_computed_it(scenario: str) -> None:
     assert Path("out", "report.html").exists()
 
 
-def test_a_measured_request_is_explained_at_its_recorded_times(scenario: str) -> None:
+@pytest.mark.parametrize("most", [9, pytest.param(14, marks=pytest.mark.slow)])
+def test_a_measured_request_is_explained_at_its_recorded_times(scenario: str, most: int) -> None:
     keys = "speculative={method: ngram, num_speculative_tokens: 2, acceptance: 0.5}"
     for args in ([], ["--set", keys]):
-        few = ("--max-requests", 9, "--quiet", "--no-report")  # it waits for arrivals, by the clock
+        few = ("--max-requests", most, "--quiet", "--no-report")  # it waits for arrivals, by the clock
         made = gpu("replay", scenario, "--device", "cpu", *few, "-o", "out", *args)
         assert made.code == 0, made.err
         run = load_run("out")

@@ -36,10 +36,10 @@ LONG: dict[str, Any] = {
     "kv.block_size": 16,
     "scheduler.max_num_batched_tokens": 512,
     "workload.lengths.prompt": [3, 3000],
-    "workload.lengths.output": [1, 12],
-    "workload.num_requests": 3,
 }
 """Contexts long enough that kernels split them; prompts in chunks, some of which sample nothing."""
+FEW: dict[str, Any] = {"workload.lengths.output": [1, 12], "workload.num_requests": 3}
+FIVE: dict[str, Any] = {"workload.num_requests": 5}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 2, "acceptance": 0.5}
 HOT = SamplingParams(temperature=0.8, top_k=5, top_p=0.9)
 
@@ -79,11 +79,12 @@ class Steps:
         pytest.param({"speculative": NGRAM}, id="ngram"),
     ],
 )
+@pytest.mark.parametrize("size", [FEW, pytest.param(FIVE, marks=pytest.mark.slow)], ids=["few", "five"])
 def test_a_step_waits_once_ends_when_the_device_does_and_compiles_nothing(
-    model: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    model: str, size: dict[str, Any], changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with fake_cuda() as machine:
-        engine = Engine(BUSY, device="cuda", set={"model.name": model, **LONG, **changes})
+        engine = Engine(BUSY, device="cuda", set={"model.name": model, **LONG, **size, **changes})
         compiled: list[set[object]] = []
         made = engine._executor
 

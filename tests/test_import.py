@@ -329,3 +329,11 @@ def test_a_hundred_thousand_requests_are_read(tmp_path: Path) -> None:
     result = vllm(**rows, itls=[[0.25]] * n, start_times=times.tolist(), completed=n)
     summary = only(write(tmp_path / "r.json", result)).summary
     assert summary["mean_e2el_ms"] == pytest.approx(750.0)
+
+
+def test_a_file_without_any_number_is_refused_whatever_the_source(tmp_path: Path) -> None:
+    path = tmp_path / "e.json"
+    path.write_text("{}")
+    assert (
+        "holds no number" in servetwin("import", path, "--source", "vllm", "-o", tmp_path / "run").complaint
+    )

@@ -555,6 +555,10 @@ CLAIMS: dict[str, list[str]] = {
         "found.winner == 'short prompts first' and found.verdicts['async'] == 'win'",
         "any(lack.key == 'scheduler.order' for lack in order.no_counterpart)",
         "edge.table.rate[best] > edge.table.rate['as it is']",
+        "edge.table.rate.max() < 0.7 * len(trace) / info['span']",
+        "(lambda t: t.difference_high[best] - t.difference_low[best] < min(t.high - t.low))(edge.table)",
+        "1 < found.frame.turns_at['async'] < 1 + as_it_is.summary['servetwin']['profile_error'] < 1.0255",
+        "found.frame.turns_at['short prompts first'] > 1.03",
     ],
     "11_sweeps_and_statistics": [
         "latency.mean() + half < TRUTH and 0.92 < holds(*ten_runs).mean() < 0.97",

@@ -182,12 +182,17 @@ def test_another_seed_asks_for_other_points() -> None:
     assert one.trials[keys].to_numpy().tolist() != other.trials[keys].to_numpy().tolist()
 
 
-def test_a_killed_search_goes_on_and_ends_as_if_nothing_had_happened() -> None:
+@pytest.mark.parametrize(
+    ("trials", "kills"), [(32, (3, 12)), pytest.param(48, (3, 21), marks=pytest.mark.slow)]
+)
+def test_a_killed_search_goes_on_and_ends_as_if_nothing_had_happened(
+    trials: int, kills: tuple[int, int]
+) -> None:
     base = load_scenario(TINY).with_(**{"workload.num_requests": 200}).to_dict()
-    path = write(WIDE | {"trials": 32, "base": base})
+    path = write(WIDE | {"trials": trials, "base": base})
     assert servetwin("search", path, "-o", "whole", "--workers", 1, "--quiet").code == 0
     log = Path("killed/trials.jsonl")
-    for lines in (3, 12):
+    for lines in kills:
         process = subprocess.Popen(
             [sys.executable, "-c", MAIN, "search", str(path), "-o", "killed", "--workers", "1", "--quiet"]
         )
@@ -196,12 +201,12 @@ def test_a_killed_search_goes_on_and_ends_as_if_nothing_had_happened() -> None:
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL, "it ended before it was killed"
     with log.open("ab") as file:
-        file.write(b'{"number": 28, "poi')  # what a kill in the middle of a write leaves
+        file.write(b'{"number": %d, "poi' % (trials - 4))  # what a kill in the middle of a write leaves
     before = log.read_bytes().splitlines()[:-1]
     assert servetwin("search", path, "-o", "killed", "--workers", 1, "--quiet").code == 0
     after = log.read_bytes().splitlines()
     assert set(before) <= set(after)
-    assert len(after) == len(set(after)) == 32
+    assert len(after) == len(set(after)) == trials
     assert files("whole") == files("killed")
 
 

@@ -316,7 +316,7 @@ def test_without_replications_the_command_says_what_it_said() -> None:
             ("--replications", "auto", "--max-seconds", "0"),
             "max_seconds (--max-seconds): must be > 0, got 0.0",
         ),
-        (("--replications", "2", "--margin", "-1"), "margin (--margin): must be >= 0, got -0.01"),
+        (("--replications", "2", "--margin", "-1"), "margin (--margin): must be >= 0 and finite, got -1 %"),
         (("--max-seconds", "5"), "--max-seconds and --margin belong to --replications"),
     ],
 )

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import cast
 
 import numpy as np
@@ -102,6 +103,17 @@ def refuse_run(folder: Path) -> None:
     """Raise InputError for a folder that holds a run: nothing else is written there."""
     if (folder / "summary.json").exists():
         raise InputError(f"{folder}: holds a run; name another folder with -o")
+
+
+def ready_folder(folder: Path) -> None:
+    """Make a folder before minutes of work; InputError if it holds a run or cannot be written to."""
+    refuse_run(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror}") from None
 
 
 def clear_folder(folder: Path) -> None:

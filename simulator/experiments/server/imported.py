@@ -80,7 +80,10 @@ def read_imported(path: Path, source: str = "auto") -> Iterator[Imported]:
         yield _own_summary(next(objects), path)
         return
     for told in read_objects(path, name, objects):
-        yield imported(told)
+        found = imported(told)
+        if all(found.summary[key] is None for key in _template()):
+            raise InputError(f"{path}: holds no number of a {name} result; see --source")
+        yield found
 
 
 def imported(told: Told) -> Imported:

@@ -157,6 +157,9 @@ def _dask_pool(stack: ExitStack, address: str | None, workers: int | None) -> Po
             address = cluster.scheduler_address
         elif workers is not None:
             raise ConfigError("--workers: the cluster at --address has its own")
+        else:  # a client of an address that is none never ends
+            addressing = import_module("distributed.comm.addressing")
+            addressing.get_address_host_port(addressing.normalize_address(address), strict=True)
         client = stack.enter_context(distributed.Client(address, set_as_default=False))
         num = sum(client.ncores().values())
     except (OSError, ValueError, TypeError) as error:

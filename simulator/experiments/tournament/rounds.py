@@ -66,7 +66,8 @@ def checked_margin(margin: float | None) -> float | None:
     """Return a margin of practical equivalence, a share; ConfigError if it is none."""
     is_number = isinstance(margin, int | float) and not isinstance(margin, bool)
     if margin is not None and not (is_number and 0 <= margin < float("inf")):
-        raise ConfigError(f"margin (--margin): must be >= 0, got {margin!r:.40}")
+        got = f"{100 * margin:g} %" if is_number else f"{margin!r:.40}"
+        raise ConfigError(f"margin (--margin): must be >= 0 and finite, got {got}")
     return margin
 
 
