@@ -60,10 +60,10 @@ def capacity(
     from simulator.experiments.capacity.words import text
     from simulator.experiments.compare import candidates_of
     from simulator.experiments.progress import ProgressBar
-    from simulator.experiments.run_folder import ready_folder
+    from simulator.experiments.run_folder import writable_folder
 
     if out is not None:
-        ready_folder(out)
+        writable_folder(out)
     with ProgressBar(f"{chosen.scenario.name}, capacity", unit="runs") as bar:
         found = find_capacity(
             chosen.scenario,

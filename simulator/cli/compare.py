@@ -66,10 +66,10 @@ def compare(
     from simulator.experiments.compare import candidates_of, compare
     from simulator.experiments.compare_report import comparison_folder, comparison_text, save_comparison
     from simulator.experiments.progress import ProgressBar
-    from simulator.experiments.run_folder import ready_folder
+    from simulator.experiments.run_folder import writable_folder
 
     if out is not None:
-        ready_folder(out)
+        writable_folder(out)
     candidates = candidates_of(vary or [])
     if replications is None and (max_seconds is not None or margin is not None):
         raise ConfigError("--max-seconds and --margin belong to --replications")

@@ -105,12 +105,15 @@ def refuse_run(folder: Path) -> None:
         raise InputError(f"{folder}: holds a run; name another folder with -o")
 
 
-def ready_folder(folder: Path) -> None:
-    """Make a folder before minutes of work; InputError if it holds a run or cannot be written to."""
+def writable_folder(folder: Path) -> None:
+    """Refuse a folder before minutes of work: InputError if it holds a run or could not be written to.
+
+    Nothing is made: what is tried is the folder, or the nearest one above it that is there.
+    """
     refuse_run(folder)
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
+        with TemporaryFile(dir=there):
             pass
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror}") from None
