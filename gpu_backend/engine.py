@@ -27,6 +27,7 @@ from simulator.config.build import Machine, Policies, build_machine
 from simulator.config.choose import choose
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
+from simulator.config.server import one_replica
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.errors import ConfigError, suggest
 from simulator.experiments.judge import judge
@@ -75,6 +76,7 @@ class Engine:
         self.device = choose_device(device)
         if self.device.type == "cpu":
             torch.set_num_threads(threads)
+        one_replica(self.scenario, "the engine")
         gpus = self.scenario.parallel.tensor_parallel_size
         if gpus > 1:
             raise ConfigError(f"parallel.tensor_parallel_size: the engine runs on one GPU, got {gpus}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from simulator.batch import Batch, Chunk
+from simulator.cluster.routers import ROUTERS, Router
 from simulator.config.build import Policies
 from simulator.config.choose import choose
 from simulator.config.loading import load_scenario
@@ -61,6 +62,7 @@ __all__ = [
     "BATCHING",
     "EVICTIONS",
     "ORDERS",
+    "ROUTERS",
     "SHED",
     "VICTIMS",
     "WAIT",
@@ -230,6 +232,7 @@ def simulate(
     preemption: str | None = None,
     admission: Rule | Iterable[Rule] | None = None,
     eviction: str | Eviction | None = None,
+    router: str | Router | type | None = None,
     profile: str | None = None,
     set: Mapping[str, object] | None = None,
     seed: int | None = None,
@@ -241,7 +244,8 @@ def simulate(
     """Simulate a scenario and return its result.
 
     A policy is a table entry's name, `file.py:name`, or the function or class itself; `preemption` is
-    recompute, swap or auto. `set` changes any scenario key by its dotted name. `n_model_draws` runs under
+    recompute, swap or auto; `router` is for a scenario with a cluster, or makes it one of the replicas that
+    `set` names. `set` changes any scenario key by its dotted name. `n_model_draws` runs under
     draws of the profile's errors give each number a model interval. `trust` loads policy files
     that the scenario names by itself. `bottleneck=None` looks for it where the run was quick. ConfigError
     says what cannot be used.
@@ -257,6 +261,7 @@ def simulate(
         order=order,
         victim=victim,
         eviction=eviction,
+        router=router,
         preemption=preemption,
         admission=list(admission) if _is_several(admission) else admission,
         profile=profile,

@@ -32,12 +32,13 @@ FLAGS = {
     "num-gpu-blocks-override kv-cache-dtype enable-prefix-caching max-num-seqs "
     "max-num-batched-tokens enable-chunked-prefill "
     "long-prefill-token-threshold scheduler-reserve-full-isl watermark async-scheduling "
-    "scheduling-policy max-num-queued-reqs kv-offloading-size speculative-config",
+    "scheduling-policy max-num-queued-reqs kv-offloading-size speculative-config data-parallel-size",
     "sglang": "model-path context-length dtype tp-size page-size mem-fraction-static max-total-tokens "
     "kv-cache-dtype disable-radix-cache radix-eviction-policy max-running-requests chunked-prefill-size "
     "max-prefill-tokens enable-mixed-chunk schedule-policy enable-priority-scheduling retraction-policy "
     "max-queued-requests enable-hierarchical-cache hicache-size speculative-algorithm "
-    "speculative-num-draft-tokens speculative-draft-model-path speculative-num-steps speculative-eagle-topk",
+    "speculative-num-draft-tokens speculative-draft-model-path speculative-num-steps speculative-eagle-topk "
+    "dp-size",
 }
 """Flags that these servers have, by the version that is named."""
 
@@ -65,6 +66,7 @@ OTHER: dict[str, Any] = {  # a value of each server key that is not its default
     "scheduler.watermark": 0.01,
     "scheduler.async_scheduling": True,
     "speculative": {"method": "ngram", "num_speculative_tokens": 3, "acceptance": 0.7},
+    "cluster": {"replicas": 2, "router": "round_robin"},
 }
 BASE = load_scenario("chat-a100")
 POISSON = BASE.with_(

@@ -42,7 +42,7 @@ def test_the_list_has_a_line_for_each_policy_and_one_for_ones_own() -> None:
 def test_the_list_as_json_holds_the_same() -> None:
     found = json.loads(servetwin("list", "policies", "--json").out)["policies"]
     assert found == policies_as_dict()
-    assert list(found) == ["batching", "order", "victim", "preemption", "admission", "eviction"]
+    assert list(found) == ["batching", "order", "victim", "preemption", "admission", "eviction", "router"]
     assert found["eviction"]["entries"]["sieve"]["source"] == "NSDI 2024, alg. 1"
     assert found["order"]["default"] == "fcfs"
     assert [name for name, axis in found.items() if axis["own"] is None] == ["preemption"]

@@ -53,6 +53,7 @@ def run(
     """
     logs = _logs(log)
     from simulator.config.run import run_scenario
+    from simulator.config.server import one_replica
     from simulator.experiments.judge import judge
     from simulator.experiments.model_draws import checked_draws
     from simulator.experiments.model_interval import add_model_interval, drawable_machine
@@ -60,6 +61,10 @@ def run(
     from simulator.experiments.run_folder import default_folder, save_run, summary_text
 
     scenario = chosen.scenario
+    if "decisions" in logs and scenario.cluster is not None:
+        if log != "all":
+            one_replica(scenario, "decisions")
+        logs = tuple(each for each in logs if each != "decisions")
     folder = out or default_folder(scenario)
     machine = drawable_machine(scenario) if checked_draws(model_draws) else None
     with ProgressBar(scenario.name) as bar:
@@ -83,6 +88,8 @@ def run(
 
 def outcome(made: Run, written: list[Path]) -> str:
     """Return what `run` prints: block, provenance, notes, verdict, files."""
+    from simulator.config.cost import all_gpus
+    from simulator.experiments.fleet_tables import fleet_text
     from simulator.experiments.model_interval import interval_text_of
     from simulator.experiments.tenant_tables import tenants_text
     from simulator.experiments.verdict import bottleneck_table
@@ -104,12 +111,14 @@ def outcome(made: Run, written: list[Path]) -> str:
         lines.append(drafts_line(made))
     lines.append(steps_line(made))
     if own["cost_per_million_output_tokens"] is not None:
-        gpus = made.scenario.parallel.tensor_parallel_size
+        gpus = all_gpus(made.scenario)
         of = f" ({gpus} GPUs)" if gpus > 1 else ""
         lines.append(f"Cost: {own['cost_per_million_output_tokens']:.2f} per million output tokens{of}")
     if own["skipped"]:
         lines.append(f"Rows skipped: {own['skipped']}")
     lines += [f"Note: {note}" for note in own["notes"]]  # type: ignore[attr-defined]
+    if fleet := fleet_text(made.summary):
+        lines += ["", fleet]
     if tenants := tenants_text(made.summary):
         lines += ["", tenants]
     if intervals := interval_text_of(made.summary):

@@ -36,6 +36,7 @@ class Member:
     num_outstanding: int = 0
     num_received: int = 0
     tickets: dict[int, Ticket] = field(default_factory=dict)  # under way, by row of the workload
+    kind: int = 0  # which of the fleet's kinds it is of
 
     @property
     def num_running(self) -> int:

@@ -62,12 +62,12 @@ Router = Callable[[Request, Many[ReplicaState], RouterContext], int]
 
 
 def round_robin(request: Request, replicas: Many[ReplicaState], ctx: RouterContext) -> int:
-    """Each in turn."""
+    """Send to each in turn."""
     return ctx.num_routed % len(replicas)
 
 
 def random(request: Request, replicas: Many[ReplicaState], ctx: RouterContext) -> int:
-    """Any, all alike."""
+    """Send to any, all alike."""
     return int(ctx.rng.integers(len(replicas)))
 
 
@@ -138,7 +138,7 @@ class PrefixAffinity:
         return found if best * block_size >= SHARE_KNOWN * request.num_prompt else None
 
 
-ROUTERS: dict[str, Router | type[PrefixAffinity]] = {
+ROUTERS: dict[str, Router | type] = {
     "round_robin": round_robin,
     "random": random,
     "least_outstanding": least_outstanding,

@@ -10,7 +10,7 @@ import simpy
 
 from simulator.cluster.fleet import Fleet, Outage
 from simulator.cluster.members import Member
-from simulator.cluster.routers import PrefixAffinity, Router, RouterContext
+from simulator.cluster.routers import Router, RouterContext
 from simulator.cluster.scaling import Scaling
 from simulator.engine.clients import OPEN_LOOP, ClientPlan, Clients, Progress
 from simulator.engine.replica import Replica
@@ -19,6 +19,7 @@ from simulator.latency.base import LatencyModel
 from simulator.metrics.request_log import RequestLog
 from simulator.request import Request
 from simulator.schedulers.base import Scheduler
+from simulator.speculative import Acceptance
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class ReplicaKind:
     make_scheduler: Callable[[], Scheduler]
     latency: LatencyModel
     async_scheduling: bool = False
+    acceptance: Acceptance | None = None
 
 
 @dataclass
@@ -46,8 +48,9 @@ class FleetServed:
 def serve_fleet(
     requests: Sequence[Request],
     kinds: Sequence[ReplicaKind],
-    router: Router | type[PrefixAffinity],
+    router: Router | type,
     *,
+    counts: Sequence[int] | None = None,
     plan: ClientPlan = OPEN_LOOP,
     rng: np.random.Generator,
     signal_delay: float = 0.0,
@@ -58,18 +61,24 @@ def serve_fleet(
     progress: Progress | None = None,
     check_invariants: bool = False,
 ) -> FleetServed:
-    """Run requests, given in order of arrival, on one replica for each kind, until all are done.
+    """Run requests, given in order of arrival, on one replica of each kind, or `counts`, until all are done.
 
     `horizon` (s, inclusive) ends it earlier. A replica that an autoscaler starts is of the first kind.
     """
     env = simpy.Environment()
     log = RequestLog(len(requests))
-    made: list[int] = []  # the kind of each replica so far
+    counts = [1] * len(kinds) if counts is None else counts
+    made = [
+        kind for kind, count in enumerate(counts) for _ in range(count)
+    ]  # the kind of each replica so far
+    num_replicas = len(made)
 
     def make_member(index: int, like: int, now: float) -> Member:
-        made.append(made[like] if index >= len(kinds) else index)
+        if index >= num_replicas:
+            made.append(made[like])
         kind = kinds[made[index]]
-        return Member(index, kind.name, kind.gpus, _replica(env, kind, log, check_invariants), now)
+        replica = _replica(env, kind, log, check_invariants)
+        return Member(index, kind.name, kind.gpus, replica, now, kind=made[index])
 
     fleet = Fleet(
         env,
@@ -77,7 +86,7 @@ def serve_fleet(
         router() if isinstance(router, type) else router,
         RouterContext(rng, kinds[0].make_scheduler().kv.block_size),
         make_member,
-        len(kinds),
+        num_replicas,
         signal_delay=signal_delay,
         retry=retry,
         outages=outages,
@@ -102,5 +111,6 @@ def _replica(env: simpy.Environment, kind: ReplicaKind, log: RequestLog, check_i
         kind.latency,
         log,
         async_scheduling=kind.async_scheduling,
+        acceptance=kind.acceptance,
         check_invariants=check_invariants,
     )

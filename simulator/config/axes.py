@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from simulator.cluster.routers import ROUTERS
 from simulator.config.scenario import Scenario
 from simulator.kv.eviction import EVICTIONS
 from simulator.schedulers import BATCHING, Scheduler
@@ -38,7 +39,7 @@ class Axis(NamedTuple):
     def value(self, scenario: Scenario) -> Any:
         """Return what a scenario has under the key."""
         section, _, name = self.key.partition(".")
-        return getattr(getattr(scenario, section), name)
+        return getattr(getattr(scenario, section), name, None)
 
     def misfit(self, policy: object) -> str | None:
         """Say why an object is no policy of this axis, None if it may be one."""
@@ -47,7 +48,11 @@ class Axis(NamedTuple):
             return None if is_fit else "is not a subclass of simulator.Scheduler"
         is_class = isinstance(policy, type)
         if not is_class and callable(policy):
-            return None if _takes_two(policy) else f"is not a function of {self.function}"
+            return (
+                None
+                if _takes(policy, self.function.count(",") + 1)
+                else f"is not a function of {self.function}"
+            )
         if not self.methods or not (is_class or self.takes_objects):
             return f"is not a function of {self.function}"
         kind = policy if isinstance(policy, type) else type(policy)
@@ -60,10 +65,10 @@ class Axis(NamedTuple):
         )
 
 
-def _takes_two(function: Callable[..., Any]) -> bool:
-    """Say whether a function can be called with a sequence or block, and a context."""
+def _takes(function: Callable[..., Any], num: int) -> bool:
+    """Say whether a function can be called with so many arguments: a sequence or block, and a context."""
     try:
-        inspect.signature(function).bind(None, None)
+        inspect.signature(function).bind(*[None] * num)
     except TypeError:
         return False
     except ValueError:  # of some built-in functions nothing is known
@@ -108,6 +113,14 @@ AXES: dict[str, Axis] = {
             "evict(ctx) -> block",
             function="(block, ctx)",
             methods={"release": "(block, ctx)", "hit": "(block, ctx)", "evict": "(ctx)"},
+        ),
+        Axis(
+            "cluster.router",
+            ROUTERS,
+            "(request, replicas, ctx) -> index into replicas; or class with __call__(request, replicas, ctx)",
+            function="(request, replicas, ctx)",
+            methods={"__call__": "(request, replicas, ctx)"},
+            unset="least_outstanding, where there is a cluster",
         ),
     )
 }

@@ -5,11 +5,13 @@ The only place where names are looked up.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from simulator.cluster.routers import ROUTERS, Router
 from simulator.config.admission import build_rules
+from simulator.config.cluster import replica_scenarios
 from simulator.config.policies import Policy, PolicyFile, find_policy, policy_files
 from simulator.config.scenario import Scenario, SchedulerSection
 from simulator.config.speculative import build_draft_model, build_speculation
@@ -48,6 +50,7 @@ class Policies:
     victim: Victim | None = None
     admission: Sequence[Admission] | None = None
     eviction: Eviction | None = None
+    router: Router | type | None = None
     trusted: Collection[str] = field(default_factory=frozenset)
     trust: bool = False
     files: tuple[PolicyFile, ...] = ()
@@ -74,6 +77,12 @@ class Machine:
     kv: KvSize
     latency: LatencyModel
     notes: tuple[str, ...]  # assumptions that the reader of a result must know
+    kinds: tuple[Machine, ...] = ()  # of a cluster: that of each kind of replica, this one being the first's
+
+    def with_latency(self, change: Callable[[LatencyModel], LatencyModel]) -> Machine:
+        """Return it with another latency model, each kind of replica with its own changed alike."""
+        kinds = tuple(kind.with_latency(change) for kind in self.kinds)
+        return replace(self, latency=change(self.latency), kinds=kinds)
 
 
 NOT_THE_MACHINE = {"name", "seed", "scheduler", "workload", "slo", "run"}
@@ -87,7 +96,15 @@ def machine_key(scenario: Scenario) -> str:
 
 
 def build_machine(scenario: Scenario) -> Machine:
-    """Look up model, GPU and latency model, and size the KV pool."""
+    """Look up model, GPU and latency model, and size the KV pool; of a cluster, for each kind of replica."""
+    if scenario.cluster is None:
+        return _one_machine(scenario)
+    kinds = tuple(_one_machine(each) for _, each in replica_scenarios(scenario))
+    notes = tuple(dict.fromkeys(note for kind in kinds for note in kind.notes))
+    return replace(kinds[0], kinds=kinds, notes=notes)
+
+
+def _one_machine(scenario: Scenario) -> Machine:
     model = get_model(scenario.model.name)
     if scenario.model.dtype != "auto":
         model = replace(model, dtype=scenario.model.dtype, quantization=None)
@@ -249,6 +266,15 @@ def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) ->
         min_batch=min_batch,
         max_wait=max_wait_ms / 1e3,
         **({} if speculation is None else {"speculation": speculation}),
+    )
+
+
+def build_router(scenario: Scenario, policies: Policies) -> Router | type:
+    """Return the router that the scenario names: a function, or a class to be made anew for every run."""
+    assert scenario.cluster is not None, "it has a router"
+    name = scenario.cluster.router
+    return policies.router or find_policy(
+        ROUTERS, name, "cluster.router", trust=policies.allows(name), files=policies.files
     )
 
 

@@ -20,6 +20,7 @@ SHORT_KEYS = {
     "preemption": "scheduler.preemption",
     "admission": "scheduler.admission",
     "eviction": "kv.eviction",
+    "router": "cluster.router",
     "profile": "latency.profile",
     "seed": "seed",
 }

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from simulator.config.checking import change_keys, validate
+from simulator.config.cluster import ClusterSection
 from simulator.config.key_types import (
     Count,
     Fraction,
@@ -259,6 +260,21 @@ class RunSection(Section):
         )
 
 
+LATER_KEYS: dict[str, object] = {"cluster": None}
+"""Keys that came after runs had their names, with defaults: at these they do not count in a digest."""
+
+
+def without_later_keys(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a scenario's data without those of `LATER_KEYS` that are at their defaults."""
+    kept = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
+    for key, default in LATER_KEYS.items():
+        section, _, name = key.rpartition(".")
+        where = kept[section] if section else kept
+        if isinstance(where, dict) and where.get(name, default) == default:
+            where.pop(name, None)
+    return kept
+
+
 class Scenario(Section):
     """One run's definition. Immutable: `with_` makes changed copies."""
 
@@ -277,6 +293,9 @@ class Scenario(Section):
     workload: WorkloadSection = WorkloadSection()
     slo: SloSection = SloSection()
     run: RunSection = RunSection()
+    cluster: ClusterSection | None = Field(
+        None, description="{replicas: 2, router: least_outstanding, signal_delay_s: 0.1}; null = one replica"
+    )
 
     @field_validator("name")
     @classmethod
@@ -302,5 +321,5 @@ class Scenario(Section):
 
     def digest(self) -> str:
         """Return 8 hex digits that differ when anything about the run differs."""
-        text = json.dumps(self.to_dict(), sort_keys=True)
+        text = json.dumps(without_later_keys(self.to_dict()), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]

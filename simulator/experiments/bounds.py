@@ -17,6 +17,7 @@ import numpy as np
 
 from simulator.config.build_workload import client_plan
 from simulator.config.run import Run, run_scenario
+from simulator.config.server import one_replica
 from simulator.errors import ConfigError
 from simulator.experiments.bounds_alone import Alone, Prefixes, earliest_arrivals, places_limit
 from simulator.experiments.bounds_prices import Prices, least_prices
@@ -101,6 +102,7 @@ def find_bounds(
 
     ConfigError if requests share an id, by which rows of the result are found in the workload.
     """
+    one_replica(run.scenario, "bounds")
     if run.scenario.speculative is not None:
         raise ConfigError("bounds: speculative must be null, for more than a token a step nothing is bounded")
     notes = _notes(run)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from simulator.config.build import NO_POLICIES, Policies
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
+from simulator.config.server import one_replica
 from simulator.engine.story import DECODE, PREFILL, Span, Story, arriving, close
 from simulator.errors import ConfigError, suggest
 from simulator.experiments.resimulate import resimulate
@@ -87,6 +88,7 @@ def explain(
     workload: Workload | None = None,
 ) -> Explanation:
     """Simulate a scenario again and explain one request; ConfigError if there is none of that id."""
+    one_replica(scenario, "explain")
     story = Story([request_id])
     run = run_scenario(scenario, policies=policies, workload=workload, observers=[story])
     return story_of(run, story, request_id)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from simulator.config.build import Machine, Policies
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
+from simulator.latency.base import LatencyModel
 from simulator.latency.paced import Paced
 from simulator.latency.uncertainty import drawn
 from simulator.workload.workload import Workload
@@ -53,18 +54,19 @@ def numbers(run: Run) -> Values:
 
 def serve(job: Job, measure: Callable[[Run], Values] = numbers) -> Values:
     """Run a job and return its metrics, or what `measure`, a function of a module, makes of the run."""
-    latency = job.machine.latency
-    if job.deviates is not None:
-        latency = drawn(latency, job.deviates)
-    if job.pace != 1.0:
-        latency = Paced(latency, job.pace)
+
+    def changed(latency: LatencyModel) -> LatencyModel:
+        if job.deviates is not None:
+            latency = drawn(latency, job.deviates)
+        return latency if job.pace == 1.0 else Paced(latency, job.pace)
+
     return measure(
         run_scenario(
             job.scenario,
             policies=job.policies,
             machine=job.machine,
             workload=job.workload,
-            latency=latency,
+            timing=changed,
         )
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.config.run import Run
-from simulator.experiments.bottleneck import find_bottleneck
+from simulator.experiments.bottleneck import find_bottleneck, has_doublings
 from simulator.experiments.verdict import verdict
 
 QUICK_STEPS = 60_000
@@ -17,7 +17,7 @@ def judge(run: Run, bottleneck: bool | None = None) -> None:
     A run that served nobody has no bottleneck: twice of nothing stays nothing.
     """
     found = None
-    quick = len(run.steps) <= QUICK_STEPS
+    quick = len(run.steps) <= QUICK_STEPS and has_doublings(run.scenario)
     if run.own["completed"] and (bottleneck or (bottleneck is None and quick)):
         found = find_bottleneck(run)
     run.own["bottleneck"] = None if found is None else found.to_dict()

@@ -39,15 +39,18 @@ MAX_BARS = 400  # requests in the timeline; more would be thinner than a pixel
 
 def span(requests: RequestTable, steps: StepTable) -> float:
     """Return the moment of the last thing that happened, in seconds; 1.0 when nothing did."""
-    times = np.concatenate((steps.end[-1:], requests.finish, requests.arrival))
+    times = np.concatenate((steps.end, requests.finish, requests.arrival))
     return float(np.nanmax(times, initial=0.0)) or 1.0
 
 
 def with_idle(requests: RequestTable, steps: StepTable) -> tuple[Floats, Ints, Ints, Ints]:
     """Return time, running, waiting and used blocks, with a row wherever the engine falls idle.
 
-    An idle engine runs nothing; who waits then has arrived and not been scheduled.
+    An idle engine runs nothing; who waits then has arrived and not been scheduled. Of several replicas the
+    sums are returned, and who waits at the router is left out.
     """
+    if steps.num_replicas > 1:
+        return _summed(steps)
     idle = np.flatnonzero(np.append(steps.start[1:] > steps.end[:-1], len(steps) > 0))
     moments = steps.end[idle]
     left = np.sort(np.where(np.isnan(requests.scheduled), requests.finish, requests.scheduled))
@@ -61,6 +64,29 @@ def with_idle(requests: RequestTable, steps: StepTable) -> tuple[Floats, Ints, I
         np.insert(steps.num_waiting, at, queued),
         np.insert(steps.used_blocks, at, nothing),
     )
+
+
+def _summed(steps: StepTable) -> tuple[Floats, Ints, Ints, Ints]:
+    """Return the same, summed over replicas: each counts with its last step's until it falls idle."""
+    moments, changes = [], []
+    for replica in range(steps.num_replicas):
+        time, values = replica_load(steps, replica)
+        moments.append(time)
+        changes.append(np.diff(values, axis=0, prepend=np.zeros((1, 3), values.dtype)))
+    time = np.concatenate(moments)
+    order = np.argsort(time, kind="stable")
+    running, waiting, used = np.cumsum(np.concatenate(changes)[order], axis=0).T
+    return time[order], running, waiting, used
+
+
+def replica_load(steps: StepTable, replica: int) -> tuple[Floats, Ints]:
+    """Return times and, a row each, who runs and waits on one replica and its used blocks; 0 when idle."""
+    rows = np.flatnonzero(steps.replica == replica)
+    start, end = steps.start[rows], steps.end[rows]
+    idle = np.flatnonzero(np.append(start[1:] > end[:-1], len(rows) > 0))
+    columns = [getattr(steps, name)[rows] for name in ("num_running", "num_waiting", "used_blocks")]
+    values = np.stack([np.insert(column, idle + 1, 0) for column in columns], axis=1)
+    return np.insert(start, idle + 1, end[idle]), values
 
 
 def queue(requests: RequestTable, steps: StepTable, **_: object) -> Figure:

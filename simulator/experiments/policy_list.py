@@ -60,7 +60,7 @@ class Choices(NamedTuple):
     @property
     def default(self) -> object:
         section, _, name = self.key.partition(".")
-        return getattr(getattr(Scenario(), section), name)
+        return getattr(getattr(Scenario(), section), name, None)
 
 
 def all_choices() -> dict[str, Choices]:

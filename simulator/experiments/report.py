@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from simulator.experiments.fleet_plots import FLEET_PLOTS
+from simulator.experiments.fleet_tables import fleet_html
 from simulator.experiments.latency_plots import latencies
 from simulator.experiments.model_interval import interval_html
 from simulator.experiments.plots import PLOTS
@@ -35,7 +37,7 @@ from simulator.experiments.report_summary import (
     percentiles_html,
     warnings,
 )
-from simulator.experiments.report_words import FIGURES, VOCABULARY
+from simulator.experiments.report_words import FIGURES, FLEET_FIGURES, VOCABULARY
 from simulator.experiments.tenant_tables import tenants_html
 from simulator.metrics.tables import COMPLETED, RequestTable, StepTable
 
@@ -61,6 +63,12 @@ def build_report(
         sections.append(Section("model-interval", "Model interval", intervals))
     if tenants := tenants_html(summary):
         sections.append(Section("tenants", "Tenants and classes", tenants))
+    if fleet := fleet_html(summary):
+        drawn = (
+            figure_html(plot(requests, steps), kind, FLEET_FIGURES[kind])
+            for kind, plot in FLEET_PLOTS.items()
+        )
+        sections.append(Section("replicas", "Replicas", fleet + "".join(drawn)))
     for anchor, (heading, figures) in FIGURES.items():
         body = "".join(
             figure_html(PLOTS[kind](requests, steps, num_blocks=num_blocks, slo=slo), kind, how)

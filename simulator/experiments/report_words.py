@@ -41,6 +41,11 @@ FIGURES: dict[str, tuple[str, dict[str, str]]] = {  # anchor: heading, and its f
     ),
 }
 
+FLEET_FIGURES = {
+    "replicas": "A row is a replica. Rows of one colour share the work evenly; one that stays bright has "
+    "more than its share, or is slower.",
+}
+
 VOCABULARY = {
     "TTFT": "Time to first token: from arrival to the end of the step that sampled the first output token.",
     "TPOT": "Time per output token: (end-to-end latency − TTFT) / (output tokens − 1), one value per "

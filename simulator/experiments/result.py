@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.config.build import NO_POLICIES, Policies
 from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
+from simulator.config.server import one_replica
 from simulator.engine.decisions import Decision
 from simulator.errors import ConfigError, SimulatorError, suggest
 from simulator.experiments.compare import Comparison as _Comparison
@@ -19,7 +20,7 @@ from simulator.experiments.explain import explain as _explain
 from simulator.experiments.model_interval import interval_html, interval_text_of
 from simulator.experiments.run_folder import SavedRun, save_run, write_run_report
 from simulator.metrics.block import result_block
-from simulator.metrics.tables import STATUS, RequestTable, StepTable
+from simulator.metrics.tables import STATUS, RequestTable, StepTable, columns_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +68,7 @@ class Result:
 
         lines = self._saved.decisions
         if lines is None:
+            one_replica(self.scenario, "decisions")
             log = self._again().log
             assert log is not None, "decisions were asked for"
             lines = log.lines
@@ -74,13 +76,15 @@ class Result:
         return pd.DataFrame(lines, columns=list(columns))
 
     def plot(self, kind: str = "latency") -> Figure:
-        """Draw one figure; the kinds are the keys of `simulator.experiments.plots.PLOTS`."""
+        """Draw one figure: a key of `simulator.experiments.plots.PLOTS`; of a cluster also `replicas`."""
+        from simulator.experiments.fleet_plots import FLEET_PLOTS
         from simulator.experiments.plots import PLOTS
         from simulator.experiments.private_figure import PrivateFigure
 
-        if kind not in PLOTS:
-            raise ConfigError(f"plot: unknown kind {kind!r:.80}{suggest(kind, PLOTS)}")
-        figure = PLOTS[kind](
+        kinds = PLOTS | (FLEET_PLOTS if "replicas" in self._own else {})
+        if kind not in kinds:
+            raise ConfigError(f"plot: unknown kind {kind!r:.80}{suggest(kind, kinds)}")
+        figure = kinds[kind](
             self._saved.requests,
             self._step_table(),
             num_blocks=self._own["usable_blocks"],
@@ -96,6 +100,7 @@ class Result:
 
     def explain(self, request_id: str) -> Explanation:
         """Tell one request's story; the run is simulated again, a measured one at its recorded times."""
+        one_replica(self.scenario, "explain")
         workload = None if self._run is None else self._run.workload
         if self._saved.is_measured:
             return explain_measured(self._saved, request_id, self._policies, workload)
@@ -116,7 +121,7 @@ class Result:
 
     def _logged(self) -> SavedRun:
         """Return the run with its decisions, simulated again if it was made here and kept no log."""
-        if self._saved.decisions is None and self._run is not None:
+        if self._saved.decisions is None and self._run is not None and self.scenario.cluster is None:
             log = self._again().log
             assert log is not None, "decisions were asked for"
             self._saved = replace(self._saved, decisions=log.lines)
@@ -133,7 +138,7 @@ class Result:
             policies=self._policies,
             machine=None if before is None else before.machine,
             workload=None if before is None else before.workload,
-            decisions=True,
+            decisions=self.scenario.cluster is None,
         )
         theirs = {name: value for name, value in self.summary.items() if name != "servetwin"}
         if theirs != {name: value for name, value in run.summary.items() if name != "servetwin"}:
@@ -288,5 +293,5 @@ class Comparison:
 def _frame(table: RequestTable | StepTable) -> pd.DataFrame:
     import pandas as pd
 
-    frame = pd.DataFrame({field.name: getattr(table, field.name) for field in fields(table)})
+    frame = pd.DataFrame({name: getattr(table, name) for name in columns_of(table)})
     return frame.astype(dict.fromkeys(frame.select_dtypes("int32"), "int64"))  # or products overflow

@@ -27,7 +27,7 @@ from simulator.experiments.report import write_report
 from simulator.experiments.scenario_folder import write_scenario
 from simulator.experiments.timeline import write_timeline
 from simulator.metrics.block import result_block
-from simulator.metrics.tables import STATUS, RequestTable, StepTable
+from simulator.metrics.tables import STATUS, RequestTable, StepTable, columns_of
 
 ACCEPTANCE = "acceptance.csv"
 OPTIONAL_FILES = ("report.html", "steps.csv", "decisions.jsonl", "timeline.json.gz", "metrics.prom")
@@ -88,10 +88,10 @@ def save_run(run: Run, folder: Path, *, logs: Iterable[str] = (), report: bool =
             written.append(folder / "decisions.jsonl")
         if "timeline" in logs:
             path = folder / "timeline.json.gz"
-            write_timeline(path, run.requests, run.steps, num_blocks=run.machine.kv.usable_blocks)
+            write_timeline(path, run.requests, run.steps, num_blocks=num_blocks(run))
             written.append(path)
             path = folder / "metrics.prom"
-            write_metrics(path, run.requests, run.steps, num_blocks=run.machine.kv.usable_blocks)
+            write_metrics(path, run.requests, run.steps, num_blocks=num_blocks(run))
             written.append(path)
         summary.write_text(summary_text(run.summary), encoding="utf-8", newline="\n")
     except OSError as error:
@@ -131,6 +131,13 @@ def clear_folder(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
+def num_blocks(run: Run) -> int:
+    """Return the KV blocks of a run that can be used, of all its replicas together."""
+    found = run.own["usable_blocks"]
+    assert isinstance(found, int)
+    return found
+
+
 def write_run_report(run: Run, path: Path) -> Path:
     """Write the report of a run."""
     slo = run.own["slo"]
@@ -142,7 +149,7 @@ def write_run_report(run: Run, path: Path) -> Path:
         block=result_block(run.summary),
         requests=run.requests,
         steps=run.steps,
-        num_blocks=run.machine.kv.usable_blocks,
+        num_blocks=num_blocks(run),
         slo=slo,
     )
     return path
@@ -159,7 +166,7 @@ def write_table(path: Path, table: RequestTable | StepTable) -> Path:
 
     What cannot be printed, which a trace's ids may hold, is written as Python's escape of it.
     """
-    names = [field.name for field in fields(table)]
+    names = columns_of(table)
     columns = [_texts(name, getattr(table, name)) for name in names]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -245,9 +252,9 @@ def _read_table(path: Path, kind: type[RequestTable | StepTable]) -> dict[str, o
     try:
         with path.open(encoding="utf-8", newline="") as file:
             header, *rows = list(csv.reader(file)) or [[]]
-        if header != list(types):
+        if header not in (list(types), [name for name in types if name != "replica"]):
             raise InputError(f"{path}: its columns are not {', '.join(types)}")
-        columns = list(zip(*rows, strict=True)) or [()] * len(types)
+        columns = list(zip(*rows, strict=True)) or [()] * len(header)
         return {name: _parse(name, types[name], column) for name, column in zip(header, columns, strict=True)}
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None

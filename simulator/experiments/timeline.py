@@ -1,6 +1,6 @@
 """The run as a Chrome trace, for ui.perfetto.dev, speedscope or chrome://tracing.
 
-Format: "Trace Event Format" (Chrome project, 2016), JSON, gzipped. The engine is one track of nested "X"
+Format: "Trace Event Format" (Chrome project, 2016), JSON, gzipped. Each engine is one track of nested "X"
 slices: a step, and inside it what its forward pass computed. Prefill and decode rows share that pass, so
 both slices last as long as the step. Counters ("C") are written when they change. Requests overlap, so
 each is a nest of async spans ("b", "e") under one id: the request, and its waiting, prefill and decode.
@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from simulator.experiments.plots import span
-from simulator.metrics.tables import STATUS, Floats, Ints, RequestTable, StepTable
+from simulator.metrics.tables import STATUS, Floats, Ints, RequestTable, StepTable, of_replica
 
 Event = dict[str, object]
-ENGINE, REQUESTS = 1, 2  # process ids: two groups of tracks
+REQUESTS, ENGINE = 1, 2  # process ids, groups of tracks; replica i has ENGINE + i
 
 
 def write_timeline(
@@ -37,34 +37,37 @@ def write_timeline(
 
 def trace_events(requests: RequestTable, steps: StepTable, *, num_blocks: int = 0) -> Iterator[Event]:
     """Yield the events: names of tracks, then steps, counters and requests. Times in microseconds."""
-    names = {ENGINE: "engine", REQUESTS: "requests"}
-    for pid, name in names.items():
+    n = steps.num_replicas
+    engines = {ENGINE + i: f"replica {i}" if n > 1 else "engine" for i in range(n)}
+    for place, (pid, name) in enumerate((engines | {REQUESTS: "requests"}).items()):
         yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
-        yield {"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": pid}}
-    yield {"ph": "M", "pid": ENGINE, "tid": 1, "name": "thread_name", "args": {"name": "steps"}}
-    yield from _slices(steps)
-    yield from _counters(steps, num_blocks)
+        yield {"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": place}}
+    for i, pid in enumerate(engines):
+        own = steps if n == 1 else of_replica(steps, i)
+        yield {"ph": "M", "pid": pid, "tid": 1, "name": "thread_name", "args": {"name": "steps"}}
+        yield from _slices(own, pid)
+        yield from _counters(own, num_blocks // n, pid)
     yield from _spans(requests, span(requests, steps))
 
 
-def _slices(steps: StepTable) -> Iterator[Event]:
+def _slices(steps: StepTable, pid: int) -> Iterator[Event]:
     start, end = _nanoseconds(steps.start).tolist(), _nanoseconds(steps.end).tolist()
     fields = ("num_tokens", "num_seqs", "num_sampled", "num_preempted", "evicted_blocks")
     columns = [getattr(steps, name).tolist() for name in fields]
     prefill, decodes, kv = steps.prefill_tokens.tolist(), steps.num_decodes.tolist(), steps.decode_kv.tolist()
     for i, row in enumerate(zip(*columns, strict=True)):
-        place = {"ph": "X", "pid": ENGINE, "tid": 1, "ts": start[i] / 1000, "dur": (end[i] - start[i]) / 1000}
+        place = {"ph": "X", "pid": pid, "tid": 1, "ts": start[i] / 1000, "dur": (end[i] - start[i]) / 1000}
         yield {**place, "name": "step", "args": {"step": i, **dict(zip(fields, row, strict=True))}}
         if prefill[i]:
             yield {**place, "name": "prefill", "args": {"tokens": prefill[i]}}
         if decodes[i]:
             yield {**place, "name": "decode", "args": {"sequences": decodes[i], "kv_tokens": kv[i]}}
         if steps.num_preempted[i]:
-            mark = {"ph": "i", "s": "t", "pid": ENGINE, "tid": 1, "ts": start[i] / 1000}
+            mark = {"ph": "i", "s": "t", "pid": pid, "tid": 1, "ts": start[i] / 1000}
             yield {**mark, "name": "preemption", "args": {"sequences": int(steps.num_preempted[i])}}
 
 
-def _counters(steps: StepTable, num_blocks: int) -> Iterator[Event]:
+def _counters(steps: StepTable, num_blocks: int, pid: int) -> Iterator[Event]:
     usage = np.round(steps.used_blocks / num_blocks, 6) if num_blocks else steps.used_blocks
     counters: dict[str, dict[str, Floats | Ints]] = {
         "vllm:num_requests_running": {"requests": steps.num_running},
@@ -78,7 +81,7 @@ def _counters(steps: StepTable, num_blocks: int) -> Iterator[Event]:
         changed = np.append(True, np.any(np.diff(values, axis=0) != 0, axis=1))[: len(steps)]
         for at, row in zip(when[changed].tolist(), values[changed].tolist(), strict=True):
             args = dict(zip(series, row, strict=True))
-            yield {"ph": "C", "pid": ENGINE, "name": name, "ts": at / 1000, "args": args}
+            yield {"ph": "C", "pid": pid, "name": name, "ts": at / 1000, "args": args}
 
 
 def _spans(requests: RequestTable, end: float) -> Iterator[Event]:

@@ -154,6 +154,8 @@ class Recorder:
         """Note that what a request got here does not count, since it starts over elsewhere."""
         self._joined.pop(seq, None)
         self._void[seq.index] = len(self._stints) // 3
+        if self.verifications is not None:
+            self.verifications.lose(seq.index)
 
     def discard(self, seq: Sequence) -> None:
         """Note how far a sequence came that will not complete."""
@@ -214,11 +216,11 @@ class Recorder:
         return np.cumsum(decoded, dtype=np.int64)
 
     @property
-    def skipped_decode_share(self) -> float | None:
-        """The share of skipped ones among the steps that only decode; None if no step does."""
+    def decode_steps(self) -> Ints:
+        """How often each decided step that only decodes was taken."""
         spans = span_columns(self._spans)
-        count = spans["count"][spans["prefill_tokens"] == 0]
-        return float((count - 1).sum() / count.sum()) if len(count) else None
+        found: Ints = spans["count"][spans["prefill_tokens"] == 0]
+        return found
 
     def step_table(self) -> StepTable:
         """Return the steps that have ended, the repeated ones written out."""
@@ -231,3 +233,9 @@ class Recorder:
     def request_table(self, requests: Iterable[Request]) -> RequestTable:
         """Return the requests that reached the server, in order of arrival, with what became of them."""
         return self.log.table(requests, self.num_output, self.first_token_at)
+
+
+def skipped_decode_share(recorders: Iterable[Recorder]) -> float | None:
+    """Return the share of skipped ones among the steps that only decode; None if no step does."""
+    count = np.concatenate([recorder.decode_steps for recorder in recorders])
+    return float((count - 1).sum() / count.sum()) if len(count) else None

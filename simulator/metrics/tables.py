@@ -6,7 +6,8 @@ step clock. Times in seconds from the run's start, NaN where something never hap
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,7 @@ class RequestTable:
 
 @dataclass(slots=True)
 class StepTable:
-    """One row per engine step, in order of time; the counters are those after `schedule`.
+    """One row per engine step, in order of its start; the counters are the replica's after `schedule`.
 
     A step begins with its decision and includes its `stall`: its forward pass starts that much later.
     """
@@ -76,13 +77,19 @@ class StepTable:
     stall: Floats = field(default_factory=lambda: np.zeros(0))  # s that it waited for copies out of the GPU
     draft_tokens: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # verified, placeholders too
     accepted_tokens: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # of them, kept
+    replica: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # that made the step, from 0
 
     def __post_init__(self) -> None:
         if not len(self.stall):
             self.stall = np.zeros(len(self))
-        for name in ("draft_tokens", "accepted_tokens"):
+        for name in ("draft_tokens", "accepted_tokens", "replica"):
             if not len(getattr(self, name)):
                 setattr(self, name, np.zeros(len(self), np.int32))
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas up to the last one that made a step; at least 1."""
+        return int(self.replica.max(initial=0)) + 1
 
     @property
     def output_tokens(self) -> Ints:
@@ -91,3 +98,27 @@ class StepTable:
 
     def __len__(self) -> int:
         return len(self.start)
+
+
+def merged(tables: Sequence[StepTable]) -> StepTable:
+    """Return the steps of several replicas as one table, in order of their start."""
+    columns = {
+        each.name: np.concatenate([getattr(table, each.name) for table in tables])
+        for each in fields(StepTable)
+        if each.name != "replica"
+    }
+    replica = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+    order = np.lexsort((replica, columns["start"]))
+    return StepTable(**{name: column[order] for name, column in columns.items()}, replica=replica[order])
+
+
+def of_replica(steps: StepTable, replica: int) -> StepTable:
+    """Return the steps that one replica made."""
+    rows = steps.replica == replica
+    return StepTable(**{each.name: getattr(steps, each.name)[rows] for each in fields(StepTable)})
+
+
+def columns_of(table: RequestTable | StepTable) -> list[str]:
+    """Return the names of the columns that a reader is shown: `replica` only where there are several."""
+    alone = isinstance(table, StepTable) and table.num_replicas == 1
+    return [each.name for each in fields(table) if not (alone and each.name == "replica")]

@@ -45,12 +45,21 @@ class Verifications:
             found[index] = n
         return found
 
+    def lose(self, index: int) -> None:
+        """Forget what a request got that starts over elsewhere."""
+        self._more.pop(index, None)
+
     def add_to(self, steps: StepTable) -> None:
         """Put the drafts and accepted tokens of each step into the table of those that have ended."""
         step, drafted, accepted = np.asarray(self._steps, dtype=np.int64).reshape(-1, 3).T
         steps.draft_tokens[step] = drafted
         steps.accepted_tokens[step] = accepted
         steps.num_tokens += steps.draft_tokens
+
+    def join(self, other: Verifications) -> None:
+        """Add another replica's drafts and what became of them."""
+        self._drafted.update(other._drafted)
+        self._accepted.update(other._accepted)
 
     def summary(self) -> dict[str, object]:
         """Return vLLM's keys; rates are null where nothing was drafted.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from simulator.config.run import cost_per_million
+from simulator.config.cost import cost_per_million
 from simulator.config.scenario import Scenario
 from simulator.experiments.capacity.crossing import crossing_of, mean_of, pseudo_values
 from simulator.experiments.capacity.knee import knee

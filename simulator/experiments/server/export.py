@@ -13,6 +13,8 @@ from pathlib import Path
 
 from simulator.config.build import NO_POLICIES, Machine, Policies, build_machine
 from simulator.config.build_workload import build_workload
+from simulator.config.cluster import replica_scenarios
+from simulator.config.cost import num_gpus
 from simulator.config.loading import load_scenario
 from simulator.config.policies import files_named
 from simulator.config.run import run_scenario
@@ -151,7 +153,9 @@ def _server(server: str, name: str) -> list[str]:
 
 
 def _gpus(scenario: Scenario, machine: Machine) -> str:
-    return f"{scenario.parallel.tensor_parallel_size} x {machine.hardware.description}"
+    groups = zip(replica_scenarios(scenario), machine.kinds or (machine,), strict=True)
+    named = [f"{count * num_gpus(each)} x {its.hardware.description}" for (count, each), its in groups]
+    return " and ".join(named)
 
 
 def _first_gap(load: Workload) -> str:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from simulator.config.build import Machine
+from simulator.config.cluster import ClusterSection
 from simulator.config.scenario import Scenario
 from simulator.specs import MODELS
 
 GIB = 2**30
-WHOLE_SECTIONS = ("speculative",)  # null or a mapping: one key
+WHOLE_SECTIONS = ("speculative", "cluster")  # null or a mapping: one key
 HUGGING_FACE_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -75,6 +76,26 @@ def model_id(name: str) -> tuple[str, str]:
     if HUGGING_FACE_ID.fullmatch(shipped.source):
         return shipped.source, ""
     return "YOUR-MODEL", f"YOUR-MODEL stands for {shipped.name}, of which no checkpoint is published"
+
+
+def fleet_lacks(cluster: ClusterSection, alike: str, policies: Mapping[str, str]) -> str:
+    """Say what of a cluster a server's data parallelism cannot do.
+
+    `alike` names what it does with replicas that are all alike, `policies` routers in front of servers.
+    """
+    if not isinstance(cluster.replicas, int):
+        parts = ["replicas that differ are servers of their own, each with its flags, behind a router"]
+    else:
+        parts = [alike]
+    known = policies.get(cluster.router)
+    parts.append(
+        f"router {cluster.router}: {known}"
+        if known
+        else f"router {cluster.router}: no counterpart; a router of your own must do it"
+    )
+    if cluster.autoscaler is not None:
+        parts.append("the autoscaler is your orchestrator's (KEDA, HorizontalPodAutoscaler)")
+    return "; ".join(parts)
 
 
 def rule_names(value: object) -> list[tuple[str, object]]:

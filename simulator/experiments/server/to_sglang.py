@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from simulator.config.build import Machine
 from simulator.config.scenario import Scenario
-from simulator.experiments.server.setting import SAME, Rule, Setting, model_id, rule_names
+from simulator.experiments.server.setting import SAME, Rule, Setting, fleet_lacks, model_id, rule_names
 
 ORDERS = {"longest_prefix": "lpm"}
 EVICTIONS = ("lfu", "slru")
@@ -149,6 +149,26 @@ def _speculative(scenario: Scenario, machine: Machine) -> Setting:
     return Setting((*argv, *counts, "--speculative-num-draft-tokens", str(n + 1)), assumed)
 
 
+ROUTER_POLICIES = {
+    "round_robin": "sglang_router --policy round_robin",
+    "random": "sglang_router --policy random",
+    "power_of_two": "sglang_router --policy power_of_two",
+    "prefix_affinity": "near: sglang_router --policy cache_aware, which keeps a tree of prefixes",
+}
+"""Policies of SGLang's router by its documentation."""
+
+
+def _cluster(scenario: Scenario, machine: Machine) -> Setting:
+    keys = scenario.cluster
+    if keys is None:
+        return SAME
+    alike = "one server of all replicas (data parallel), whose own balancer chooses unless a router does"
+    argv: tuple[str, ...] = ()
+    if isinstance(keys.replicas, int):
+        argv = ("--dp-size", str(keys.replicas))
+    return Setting(argv, fleet_lacks(keys, alike, ROUTER_POLICIES))
+
+
 def _none(section: str, key: str, default: object, why: str = VLLM_ONLY) -> Rule:
     def rule(scenario: Scenario, machine: Machine) -> Setting:
         return SAME if getattr(getattr(scenario, section), key) == default else Setting(lacks=why)
@@ -207,4 +227,5 @@ SGLANG: dict[str, Rule] = {
     "scheduler.min_batch": _none("scheduler", "min_batch", 1),
     "scheduler.max_wait_ms": _none("scheduler", "max_wait_ms", 0),
     "speculative": _speculative,
+    "cluster": _cluster,
 }

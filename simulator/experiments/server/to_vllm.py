@@ -9,7 +9,7 @@ import json
 
 from simulator.config.build import Machine
 from simulator.config.scenario import Scenario
-from simulator.experiments.server.setting import SAME, Rule, Setting, model_id, rule_names
+from simulator.experiments.server.setting import SAME, Rule, Setting, fleet_lacks, model_id, rule_names
 
 OWN_SCHEDULER = "the nearest is a scheduler class of your own: --scheduler-cls module.Class"
 KV_DTYPES = {"fp8": "fp8", "int8": "int8_per_token_head"}
@@ -102,6 +102,28 @@ def _speculative(scenario: Scenario, machine: Machine) -> Setting:
     )
 
 
+ROUTER_POLICIES = {
+    "round_robin": "vllm-router --policy round_robin",
+    "random": "vllm-router --policy random",
+    "power_of_two": "vllm-router --policy power_of_two",
+    "prefix_affinity": "near: vllm-router --policy cache_aware",
+    "session_affinity": "near: vllm-router --policy consistent_hash",
+    "least_outstanding": "near: the server's own balancer, to which one that waits counts more",
+}
+"""Router policies by the names of vllm-project/router, its README of 2026."""
+
+
+def _cluster(scenario: Scenario, machine: Machine) -> Setting:
+    keys = scenario.cluster
+    if keys is None:
+        return SAME
+    alike = "one server of all replicas (data parallel); several machines also need --data-parallel-address"
+    argv: tuple[str, ...] = ()
+    if isinstance(keys.replicas, int):
+        argv = ("--data-parallel-size", str(keys.replicas))
+    return Setting(argv, fleet_lacks(keys, alike, ROUTER_POLICIES))
+
+
 def _quantization(scenario: Scenario, machine: Machine) -> Setting:
     if scenario.model.quantization is None:
         return SAME
@@ -190,4 +212,5 @@ VLLM: dict[str, Rule] = {
     "scheduler.min_batch": _wait("min_batch", 1),
     "scheduler.max_wait_ms": _wait("max_wait_ms", 0),
     "speculative": _speculative,
+    "cluster": _cluster,
 }
