@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick_and_slow import few_or_many
 
 from simulator.cluster.fleet import DIED, Outage
 from simulator.cluster.routers import ROUTERS, PrefixAffinity, RouterContext, round_robin
 from simulator.cluster.scaling import Scaling, by_outstanding
 from simulator.cluster.serve import FleetServed, ReplicaKind, serve_fleet
+from simulator.engine.clients import ClientPlan
 from simulator.engine.serve import serve
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.linear import LinearModel
@@ -108,6 +111,56 @@ def test_no_request_is_lost_when_a_replica_dies(seed: int, retry: bool, comes_ba
     assert [int(got[i]) for i in done] == [requests[i].num_output for i in done], (
         "tokens of a lost try are void"
     )
+
+
+def tables(served: FleetServed) -> list[Any]:
+    """Everything that a run leaves, replica by replica."""
+    log = served.log
+    found: list[Any] = [list(log.status), repr(list(log.finished_at)), list(log.num_cached), log.reason]
+    for member in served.members:
+        recorder = member.replica.recorder
+        steps = recorder.step_table()
+        found += [getattr(steps, each.name).tolist() for each in fields(steps)]
+        found += [recorder.num_output.tolist(), repr(recorder.first_token_at.tolist())]
+        found += [member.state, member.ended, member.num_received]
+    return found
+
+
+@few_or_many(
+    12, 300, seed=st.integers(0, 10**6), router=st.sampled_from(sorted(ROUTERS)), is_closed=st.booleans()
+)
+def test_replicas_that_sleep_do_what_those_that_decide_every_step_do(
+    seed: int, router: str, is_closed: bool
+) -> None:
+    """Long answers under few requests, deaths, clients that leave, signals with a delay, two kinds."""
+    rng = np.random.default_rng(seed)
+    rate = float(rng.choice([0.2, 1.0, 6.0]))
+    requests = [
+        Request(each.id, each.arrival, each.num_prompt, 8 * each.num_output, 400, session=each.session)
+        for each in load(50, seed, rate)
+    ]
+    cancel = np.where(rng.random(50) < 0.2, rng.exponential(10.0, 50), np.nan)
+    plan = ClientPlan(cancel_after=cancel, max_concurrency=6 if is_closed else None)
+    at = float(rng.uniform(0, 40))
+    outage = Outage(int(rng.integers(3)), at, at + 5.0 if rng.random() < 0.5 else None)
+    delay = float(rng.choice([0.0, 0.7]))
+    kinds = [kind(seconds=0.25, blocks=120), kind(seconds=0.1, seats=4), kind(seconds=0.25, blocks=90)]
+    served = [
+        serve_fleet(
+            requests,
+            kinds,
+            ROUTERS[router],
+            rng=np.random.default_rng(seed),
+            plan=plan,
+            outages=[outage],
+            signal_delay=delay,
+            horizon=60.0 if seed % 3 == 0 else None,
+            skip=skip,
+        )
+        for skip in (True, False)
+    ]
+    assert tables(served[0]) == tables(served[1])
+    assert served[1].members[0].replica.recorder.num_skipped == 0
 
 
 def test_requests_wait_at_the_router_while_no_replica_is_there() -> None:

@@ -48,6 +48,7 @@ class Member:
 
     @property
     def free_blocks(self) -> int:
+        self.replica.catch_up()
         return self.replica.scheduler.kv.num_free
 
     @property

@@ -13,7 +13,7 @@ from simulator.cluster.members import Member
 from simulator.cluster.routers import Router, RouterContext
 from simulator.cluster.scaling import Scaling
 from simulator.engine.clients import OPEN_LOOP, ClientPlan, Clients, Progress
-from simulator.engine.replica import Replica
+from simulator.engine.laid_out import Turn
 from simulator.engine.serve import make_replica, run_until
 from simulator.latency.base import LatencyModel
 from simulator.metrics.request_log import RequestLog
@@ -60,13 +60,14 @@ def serve_fleet(
     horizon: float | None = None,
     progress: Progress | None = None,
     check_invariants: bool = False,
+    skip: bool = True,
 ) -> FleetServed:
     """Run requests, given in order of arrival, on one replica of each kind, or `counts`, until all are done.
 
     `horizon` (s, inclusive) ends it earlier. A replica that an autoscaler starts is of the first kind.
     """
     env = simpy.Environment()
-    log = RequestLog(len(requests))
+    log, turn = RequestLog(len(requests)), Turn()
     counts = [1] * len(kinds) if counts is None else counts
     made = [
         kind for kind, count in enumerate(counts) for _ in range(count)
@@ -77,7 +78,18 @@ def serve_fleet(
         if index >= num_replicas:
             made.append(made[like])
         kind = kinds[made[index]]
-        replica = _replica(env, kind, log, check_invariants)
+        replica = make_replica(
+            env,
+            kind.make_scheduler(),
+            kind.latency,
+            log,
+            async_scheduling=kind.async_scheduling,
+            acceptance=kind.acceptance,
+            check_invariants=check_invariants,
+            skip=skip,
+            index=index,
+            turn=turn,
+        )
         return Member(index, kind.name, kind.gpus, replica, now, kind=made[index])
 
     fleet = Fleet(
@@ -102,15 +114,3 @@ def serve_fleet(
     over = np.array(log.finished_at)
     end = float(np.nanmax(over)) if log.num_done else float(env.now)
     return FleetServed(log, fleet.members, fleet.num_retried, fleet.num_held, end)
-
-
-def _replica(env: simpy.Environment, kind: ReplicaKind, log: RequestLog, check_invariants: bool) -> Replica:
-    return make_replica(
-        env,
-        kind.make_scheduler(),
-        kind.latency,
-        log,
-        async_scheduling=kind.async_scheduling,
-        acceptance=kind.acceptance,
-        check_invariants=check_invariants,
-    )

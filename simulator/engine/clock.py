@@ -16,7 +16,10 @@ from simulator.batch import Batch
 from simulator.latency.base import LatencyModel
 
 LATE = simpy.events.EventPriority(2)
-"""SimPy priority of a step's end: everything else that bears the same time stamp comes first."""
+"""SimPy priority of a step's end: everything else that bears the same time stamp comes first.
+
+Replicas of a fleet add their index, so that of steps that end together that of the first is learnt first.
+"""
 MANY = 24
 """From so many steps on, adding them up is worth numpy's overhead."""
 MOST = 4096
@@ -25,12 +28,14 @@ MOST = 4096
 class StepEnd(simpy.events.Event):
     """A timeout at a moment (or just before it) that fires after all other events of its time stamp."""
 
-    def __init__(self, env: simpy.Environment, moment: float) -> None:
+    def __init__(
+        self, env: simpy.Environment, moment: float, priority: simpy.events.EventPriority = LATE
+    ) -> None:
         self.env = env
         self.callbacks = []
         self._ok = True
         self._value = None
-        env.schedule(self, priority=LATE, delay=towards(env.now, moment))
+        env.schedule(self, priority=priority, delay=towards(env.now, moment))
 
 
 def towards(now: float, moment: float) -> float:

@@ -19,13 +19,15 @@ from collections.abc import Sequence as Many
 from typing import NamedTuple, Protocol
 
 import simpy
+from simpy.events import EventPriority
 
 from simulator.batch import Batch, StepResult
 from simulator.engine.admission import make_sequence, why_rejected
-from simulator.engine.clock import StepEnd, step_ends
+from simulator.engine.clock import LATE, StepEnd, step_ends
 from simulator.engine.executor import Executor
 from simulator.engine.fault import FirstFault
 from simulator.engine.fetches import Fetches
+from simulator.engine.laid_out import MOST, LaidOut, Turn
 from simulator.engine.progress import ProgressGuard
 from simulator.kv.prefix import PrivateIds
 from simulator.metrics.recorder import Recorder
@@ -70,6 +72,8 @@ class Replica:
         observers: Many[Observer] = (),
         check_invariants: bool = False,
         skip: bool = True,
+        index: int = 0,
+        turn: Turn | None = None,
     ) -> None:
         self.env = env
         self.scheduler = scheduler
@@ -89,6 +93,11 @@ class Replica:
         self._fetches = Fetches(env, self._rouse)
         self._pending: tuple[Batch, StepResult] | None = None  # executed, but not yet learnt from
         self._wake: simpy.Event | None = None
+        self.index = index
+        self.late = EventPriority(LATE + index)  # of its steps' ends
+        self.turn = turn or Turn()
+        self.sleeps = turn is not None  # through steps that repeat: others make events all the time
+        self._laid: LaidOut | None = None  # such steps
         self._guard = ProgressGuard(scheduler, recorder)
         self.fault = FirstFault()
         env.process(self._keep_fault())
@@ -101,6 +110,7 @@ class Replica:
     def receive(self, index: int, request: Request) -> Sequence | None:
         """Take in a request that arrives now and return its sequence; None if it can never be served."""
         scheduler, now = self.scheduler, self.env.now
+        self.catch_up()
         reason = why_rejected(request, scheduler)
         if reason is not None:
             self.recorder.rejected(index, now, reason)
@@ -133,6 +143,7 @@ class Replica:
 
     def close(self) -> None:
         """Note how far the unfinished came when the clock stops; clients that left before it are gone."""
+        self.catch_up()
         self._apply_aborts()
         scheduler = self.scheduler
         for seq in [*scheduler.running, *scheduler.fetching, *scheduler.waiting.members()]:
@@ -147,7 +158,7 @@ class Replica:
 
     def _run(self) -> Wait:
         env, scheduler, recorder, executor = self.env, self.scheduler, self.recorder, self.executor
-        fetches = self._fetches
+        fetches, late, turn = self._fetches, self.late, self.turn
         while True:
             if self._aborts:
                 self._apply_aborts()
@@ -178,7 +189,8 @@ class Replica:
                 ends_any = result.stopped or batch.ending or self.verifies
                 if env.peek() <= end or (ends_any and self.on_done is not None):
                     while env.now < end:
-                        yield StepEnd(env, end)
+                        yield StepEnd(env, end, late)
+                    turn.time, turn.index = end, self.index
                 self.now = end
                 recorder.executed(batch, end)
                 if self.async_scheduling:
@@ -187,13 +199,16 @@ class Replica:
                     self._learn(batch, result)
                 if ends_any or scheduler.has_news or not self.skips or batch.num_sampled > batch.num_decodes:
                     continue  # after a first token one more decodes in the next step
-                if (under_way := self._repeat(batch)) is not None:
+                if self.sleeps:
+                    yield from self._sleep(batch)
+                elif (under_way := self._repeat(batch)) is not None:
                     while env.now < under_way.end:
-                        yield StepEnd(env, under_way.end)
+                        yield StepEnd(env, under_way.end, late)
                     recorder.repeated([under_way.end], [under_way.opened])
             elif start > now:  # a step that only copies
                 while env.now < start:
-                    yield StepEnd(env, start)
+                    yield StepEnd(env, start, late)
+                turn.time, turn.index = start, self.index
                 self.now = start
             elif not has_news:
                 yield from self._idle()
@@ -218,6 +233,40 @@ class Replica:
             return None
         self.recorder.repeated(ends[:-1], opened[:-1])
         return UnderWay(ends[-1], opened[-1])
+
+    def _sleep(self, batch: Batch) -> Wait:
+        """Take the same steps in a fleet: lay them out, and stop where somebody has roused us."""
+        env, wake_at, late = self.env, self.scheduler.wake_at, self.late
+        if self._aborts or self._fetches.complete or env.peek() <= self.now:
+            return
+        steps = min(self.scheduler.steady_steps(batch, self.executor.steps_before_end()), MOST)
+        if steps <= 0:
+            return
+        horizon = math.inf if wake_at is None else wake_at
+        if horizon <= self.now:
+            return
+        laid = self._laid = LaidOut(batch, step_ends(self.executor.latency, batch, self.now, steps, horizon))
+        self._wake = env.event()
+        due = StepEnd(env, laid.ends[-1], late)
+        while not self._wake.triggered and env.now < laid.ends[-1]:
+            yield self._wake | due
+            if due.processed and env.now < laid.ends[-1]:
+                due = StepEnd(env, laid.ends[-1], late)
+        end = laid.ends[-1]
+        while env.now < end:
+            yield StepEnd(env, end, late)
+        self.turn.time, self.turn.index = end, self.index
+        laid.catch_up(end, False, self.scheduler, self.recorder)
+        laid.record_last(self.recorder)
+        self._laid = self._wake = None
+        self.now = end
+
+    def catch_up(self) -> None:
+        """Bring the scheduler's state to SimPy's present, before somebody outside reads or changes it."""
+        if self._laid is not None:
+            now, turn = self.env.now, self.turn
+            is_over = turn.time == now and turn.index > self.index
+            self._laid.catch_up(now, is_over, self.scheduler, self.recorder)
 
     def _move(self, batch: Batch, now: float) -> float:
         """Begin a batch's transfers; return when its forward pass can begin."""
@@ -294,11 +343,15 @@ class Replica:
             raise ValueError(f"a policy that schedules nothing at {self.now} asked to be woken at {wake_at}")
         self._wake = env.event()
         while not self._wake.triggered and (wake_at is None or env.now < wake_at):
-            yield self._wake if wake_at is None else self._wake | StepEnd(env, wake_at)
-        yield StepEnd(env, env.now)  # let all that bears this time stamp happen first
+            yield self._wake if wake_at is None else self._wake | StepEnd(env, wake_at, self.late)
+        yield StepEnd(env, env.now, self.late)  # let all that bears this time stamp happen first
+        self.turn.time, self.turn.index = env.now, self.index
         self._wake = None
         self.now = max(self.now, env.now)
 
     def _rouse(self) -> None:
+        if self._laid is not None:
+            self.catch_up()
+            self._laid.cut()
         if self._wake is not None and not self._wake.triggered:
             self._wake.succeed()

@@ -13,6 +13,7 @@ import simpy
 from simulator.engine.clients import OPEN_LOOP, ClientPlan, Clients, Progress
 from simulator.engine.executor import Executor
 from simulator.engine.fault import FirstFault
+from simulator.engine.laid_out import Turn
 from simulator.engine.links import Links
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.engine.replica import Observer, Replica
@@ -101,10 +102,15 @@ def make_replica(
     observers: Sequence[Observer] = (),
     check_invariants: bool = False,
     skip: bool = True,
+    index: int = 0,
+    turn: Turn | None = None,
     make_executor: MakeExecutor | None = None,
     acceptance: Acceptance | None = None,
 ) -> Replica:
-    """Put a scheduler, its executor and its records together; the arguments are those of `serve`."""
+    """Put a scheduler, its executor and its records together; the arguments are those of `serve`.
+
+    In a fleet a replica has an index, and shares the `turn` with the others.
+    """
     recorder = Recorder(log, scheduler.kv.pool.num_blocks)
     tiers = scheduler.kv.tiers
     links = None if tiers is None else Links(tiers)
@@ -128,6 +134,8 @@ def make_replica(
         observers=observers,
         check_invariants=check_invariants,
         skip=skip and make_executor is None,
+        index=index,
+        turn=turn,
     )
 
 
