@@ -8,6 +8,7 @@ Left out: the router's own time, and what a network between it and the replicas 
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from typing import NamedTuple
@@ -175,7 +176,7 @@ class Fleet:
         """Let a replica take requests, those that wait at the router first."""
         member.state = "serving"
         self._published[member.index].refresh(member)
-        self._serving.append(member)
+        insort(self._serving, member, key=lambda each: each.index)
         held, self._held = self._held, deque()
         for ticket in held:
             if not self._dispatch(ticket):

@@ -11,6 +11,7 @@ run of blocks instead of a tree.
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from typing import Protocol
@@ -123,19 +124,25 @@ class PrefixAffinity:
 
     def _known(self, request: Request, replicas: Many[ReplicaState], block_size: int) -> int | None:
         """Return who was sent the longest part of the prompt, None if it is short or its replica is gone."""
-        places = {replica.index: i for i, replica in enumerate(replicas)}
         found, best, before = None, 0, 0
         for lo, hi in request.block_hashes:
             known = self._sent.get(lo)
             if known is None:
                 break
             where, end = known
-            if where in places:
-                found, best = places[where], before + min(hi, end) - lo
+            place = _place_of(where, replicas)
+            if place is not None:
+                found, best = place, before + min(hi, end) - lo
             if end < hi:
                 break
             before += hi - lo
         return found if best * block_size >= SHARE_KNOWN * request.num_prompt else None
+
+
+def _place_of(index: int, replicas: Many[ReplicaState]) -> int | None:
+    """Return where among the replicas the one of this index is; they are in order of it."""
+    at = bisect_left(replicas, index, key=lambda replica: replica.index)
+    return at if at < len(replicas) and replicas[at].index == index else None
 
 
 ROUTERS: dict[str, Router | type] = {
