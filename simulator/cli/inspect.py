@@ -117,9 +117,11 @@ def check(
 
         servetwin check chat-a100 --hardware h100-80gb-sxm
     """
-    from simulator.config.build import build_machine, build_scheduler
+    from simulator.config.build import build_machine
     from simulator.config.build_workload import build_workload
+    from simulator.config.cluster import replica_scenarios
     from simulator.config.policies import suspects
+    from simulator.config.server import make_server
     from simulator.config.wrong_policies import blaming
     from simulator.experiments.model_interval import drawing_words
 
@@ -127,7 +129,7 @@ def check(
     machine = build_machine(scenario)
     policies = chosen.policies.reading(scenario)
     with blaming(suspects(policies.files)):
-        build_scheduler(scenario, machine, policies)
+        make_server(scenario, machine, policies)
     workload = build_workload(scenario, machine.max_model_len)
     tokens = int(workload.num_prompt.sum() + workload.num_output.sum())
     seconds = 6e-5 * len(workload) + 5e-8 * tokens
@@ -136,6 +138,7 @@ def check(
         "total_tokens": tokens,
         "estimated_seconds": round(seconds, 1),
         "kv": machine.kv.to_dict(),
+        **({"kinds": [each.kv.to_dict() for each in machine.kinds]} if len(machine.kinds) > 1 else {}),
         "times": machine.latency.provenance,
         "notes": list(machine.notes),
         "model_draws": drawing_words(machine.latency),
@@ -144,8 +147,11 @@ def check(
         print(json.dumps({"scenario": scenario.to_dict(), **facts}, indent=1))
         return
     print(scenario.to_yaml())
-    print("\n".join(machine.kv.lines()))
-    print(f"\nTimes: {machine.latency.provenance}")
+    for (count, _), each in zip(replica_scenarios(scenario), machine.kinds or (machine,), strict=True):
+        if scenario.cluster is not None:
+            print(f"{count} x {each.hardware.name}:")
+        print("\n".join(each.kv.lines()))
+        print(f"\nTimes: {each.latency.provenance}")
     for note in machine.notes:
         print(f"Note: {note}")
     print(f"Cost: {len(workload):,} requests, {tokens:,} tokens: about {max(0.1, seconds):.1f} s on a laptop")

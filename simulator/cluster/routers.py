@@ -3,9 +3,6 @@
 A router is a function of the request, the replicas that take requests, and a context; it returns an index
 into the replicas. One that remembers where it sent what is a small class with `__call__`. It sees what a
 router in front of real servers sees: its own counts, and signals that may be old (`signal_delay_s`).
-Sources: power of two choices, Mitzenmacher, "The power of two choices in randomized load balancing" (2001);
-rendezvous hashing, Thaler and Ravishankar (1998); prefix affinity as in SGLang's router, with one entry a
-run of blocks instead of a tree.
 """
 
 from __future__ import annotations
@@ -85,7 +82,7 @@ def least_kv(request: Request, replicas: Many[ReplicaState], ctx: RouterContext)
 
 
 def power_of_two(request: Request, replicas: Many[ReplicaState], ctx: RouterContext) -> int:
-    """Send to the less loaded of two drawn at random."""
+    """Send to the less loaded of two drawn at random (Mitzenmacher, IEEE TPDS 12(10), 2001)."""
     if len(replicas) == 1:
         return 0
     first = int(ctx.rng.integers(len(replicas)))
@@ -95,7 +92,10 @@ def power_of_two(request: Request, replicas: Many[ReplicaState], ctx: RouterCont
 
 
 def session_affinity(request: Request, replicas: Many[ReplicaState], ctx: RouterContext) -> int:
-    """Keep a session on one replica, by rendezvous hashing; without one, take the shortest queue."""
+    """Keep a session on one replica by rendezvous hashing (Thaler and Ravishankar, IEEE/ACM ToN 6(1), 1998).
+
+    A request without one goes to the shortest queue.
+    """
     if not request.session:
         return least_outstanding(request, replicas, ctx)
     name = request.session.encode()
@@ -104,7 +104,10 @@ def session_affinity(request: Request, replicas: Many[ReplicaState], ctx: Router
 
 
 class PrefixAffinity:
-    """Send a request where most of its prompt was sent before, unless that replica is much busier."""
+    """Send to who was sent most of the prompt before, unless that one is much busier (SGLang's router).
+
+    One entry a run of blocks, where SGLang keeps a tree of texts.
+    """
 
     def __init__(self) -> None:
         self._sent: dict[int, tuple[int, int]] = {}  # first block of a run -> (replica, end of the run)

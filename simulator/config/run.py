@@ -117,7 +117,7 @@ def run_scenario(
     return run
 
 
-def _instead(latency: LatencyModel, _: LatencyModel) -> LatencyModel:
+def _instead(latency: LatencyModel, _: LatencyModel, kind: int) -> LatencyModel:
     return latency
 
 

@@ -28,8 +28,8 @@ from simulator.latency.base import LatencyModel
 from simulator.request import Request
 from simulator.schedulers import Scheduler
 
-Timing = Callable[[LatencyModel], LatencyModel]
-"""Makes the latency model that steps follow from the one that policies know."""
+Timing = Callable[[LatencyModel, int], LatencyModel]
+"""Makes the latency model that steps follow from the one that policies know, and its kind of replica."""
 _STREAM = 8  # of the seed; the workload and speculation use those below
 
 
@@ -90,7 +90,7 @@ class Alone:
         served = serve(
             requests,
             self.scheduler,
-            latency if self.timing is None else self.timing(latency),
+            latency if self.timing is None else self.timing(latency, 0),
             plan=plan,
             async_scheduling=scenario.scheduler.async_scheduling,
             horizon=scenario.run.horizon_s,
@@ -154,7 +154,7 @@ def _kinds(
             its.hardware.name,
             num_gpus(each),
             partial(_own_scheduler, each, its, policies),
-            its.latency if timing is None else timing(its.latency),
+            its.latency if timing is None else timing(its.latency, len(found)),
             each.scheduler.async_scheduling,
             acceptance,
         )

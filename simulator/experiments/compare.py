@@ -21,11 +21,10 @@ from simulator.errors import ConfigError, suggest
 from simulator.experiments.candidates import Candidate, Shared, candidates_of, with_candidate
 from simulator.experiments.compare_draws import TITLES, DrawnComparison
 from simulator.experiments.metric_cells import COLUMNS, cell, change, lower_is_better, metric_of
-from simulator.experiments.model_draws import ModelDraws, checked_draws, draw_models
+from simulator.experiments.model_draws import ModelDraws, check_drawable, checked_draws, draw_models
 from simulator.experiments.tournament import tables
 from simulator.experiments.tournament.rounds import checked_margin, checked_replications, checked_seconds
 from simulator.experiments.tournament.standing import Standing, hold
-from simulator.latency.uncertainty import error_terms
 
 __all__ = ["COLUMNS", "Candidate", "Comparison", "candidates_of", "compare", "lower_is_better"]
 
@@ -210,7 +209,7 @@ def compare(
         changed, own = with_candidate(scenario, candidate, policies)
         machine = cache.machine(changed)
         if n_model_draws:
-            error_terms(machine.latency)  # refused before anything runs
+            check_drawable(machine)  # refused before anything runs
         run = runs[name] = run_scenario(
             changed, policies=own, machine=machine, workload=cache.workload(changed, machine.max_model_len)
         )

@@ -31,14 +31,21 @@ Progress = Callable[[int, int], None]
 """Called with what is done and what there is."""
 
 
+Deviates = tuple[Mapping[str, float], ...]
+"""How many standard errors each term of a latency model is off, for each kind of replica."""
+
+
 class Job(NamedTuple):
-    """One run: `deviates` draw the errors of its latency model, `pace` multiplies every step's time."""
+    """One run: `pace` multiplies every step's time, `deviates` draw the errors of its latency model.
+
+    Of a cluster these are one mapping for each kind of replica.
+    """
 
     scenario: Scenario
     policies: Policies
     machine: Machine
     workload: Workload
-    deviates: Mapping[str, float] | None = None
+    deviates: Deviates | None = None
     pace: float = 1.0
 
 
@@ -55,9 +62,9 @@ def numbers(run: Run) -> Values:
 def serve(job: Job, measure: Callable[[Run], Values] = numbers) -> Values:
     """Run a job and return its metrics, or what `measure`, a function of a module, makes of the run."""
 
-    def changed(latency: LatencyModel) -> LatencyModel:
+    def changed(latency: LatencyModel, kind: int) -> LatencyModel:
         if job.deviates is not None:
-            latency = drawn(latency, job.deviates)
+            latency = drawn(latency, job.deviates[kind])
         return latency if job.pace == 1.0 else Paced(latency, job.pace)
 
     return measure(

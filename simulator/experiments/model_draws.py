@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from simulator.config.build import Machine, profile_path
+from simulator.config.cluster import replica_scenarios
 from simulator.config.run import Run
 from simulator.config.scenario import Scenario
 from simulator.errors import ConfigError
 from simulator.experiments.intervals import METHOD, Interval, interval_of
-from simulator.experiments.jobs import FEW_STEPS, Job, Values, serve_all
+from simulator.experiments.jobs import FEW_STEPS, Deviates, Job, Values, serve_all
 from simulator.latency.uncertainty import draw_deviates, error_terms
 
 MIN_DRAWS = 2  # one value spans nothing
@@ -85,9 +86,9 @@ def draw_models(
     errors: dict[str, dict[str, float]] = {}
     jobs = []
     for name, run in runs.items():
-        terms = error_terms(run.machine.latency)
-        errors.setdefault(sources[name], {}).update(terms)
-        for deviates in draw_deviates(terms, k, seed, sources[name]):
+        for source, machine in _kinds(run.scenario, run.machine):
+            errors.setdefault(source, {}).update(error_terms(machine.latency))
+        for deviates in draw_kinds(run.scenario, run.machine, k, seed):
             jobs.append(Job(run.scenario, run.policies, run.machine, run.workload, deviates))
     if workers is None:
         workers = 1 if k * sum(len(run.steps) for run in runs.values()) <= FEW_STEPS else -1
@@ -96,12 +97,36 @@ def draw_models(
     return ModelDraws(k, seed, errors, sources, values)
 
 
+def draw_kinds(scenario: Scenario, machine: Machine, k: int, seed: int) -> list[Deviates]:
+    """Return k draws of the errors of a machine, each kind of replica's own; one source errs once."""
+    columns = [
+        draw_deviates(error_terms(each.latency), k, seed, source)
+        for source, each in _kinds(scenario, machine)
+    ]
+    return list(zip(*columns, strict=True))
+
+
+def check_drawable(machine: Machine) -> None:
+    """Raise ConfigError for a machine of which a latency model states no errors."""
+    for each in machine.kinds or (machine,):
+        error_terms(each.latency)
+
+
+def _kinds(scenario: Scenario, machine: Machine) -> list[tuple[str, Machine]]:
+    """Return the kinds of replicas, each with the source of its times."""
+    scenarios = (each for _, each in replica_scenarios(scenario))
+    machines = machine.kinds or (machine,)
+    return [(source_name(one, each), each) for one, each in zip(scenarios, machines, strict=True)]
+
+
 def source_of(run: Run) -> str:
     """Name where a run's step times come from; runs with the same source share its error."""
     return source_name(run.scenario, run.machine)
 
 
 def source_name(scenario: Scenario, machine: Machine) -> str:
-    """Name where the step times of a scenario come from."""
+    """Name where the step times of a scenario come from; of a cluster, those of all kinds of replicas."""
+    if machine.kinds:
+        return " and ".join(dict.fromkeys(name for name, _ in _kinds(scenario, machine)))
     path, gpu = profile_path(scenario, machine), machine.hardware.name
     return f"estimate for {gpu}" if path is None else f"{path.name} on {gpu}"

@@ -16,7 +16,7 @@ from simulator.errors import ConfigError
 from simulator.experiments.compare_draws import interval_text
 from simulator.experiments.intervals import Interval
 from simulator.experiments.metric_cells import COLUMNS, cell
-from simulator.experiments.model_draws import ModelDraws, draw_models
+from simulator.experiments.model_draws import ModelDraws, check_drawable, draw_models
 from simulator.experiments.report_page import Number, escape, table_html
 from simulator.experiments.report_summary import mapping, number, own
 from simulator.latency.base import LatencyModel
@@ -29,7 +29,7 @@ SHOWN = {**COLUMNS, "p99_e2el_ms": "E2EL p99 ms"}
 def drawable_machine(scenario: Scenario) -> Machine:
     """Return a scenario's machine; ConfigError if its latency model states no errors to draw."""
     machine = build_machine(scenario)
-    error_terms(machine.latency)
+    check_drawable(machine)
     return machine
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.config.run import run_scenario
-from simulator.experiments.bottleneck import find_bottleneck
+from simulator.experiments.bottleneck import find_bottleneck, has_doublings
 from simulator.experiments.capacity.answer import FOUND, Answer
 from simulator.experiments.capacity.crossing import crossing_of
 from simulator.experiments.capacity.found import Found
@@ -11,8 +11,7 @@ from simulator.experiments.capacity.point import Point
 from simulator.experiments.capacity.search import CLOSE, search
 from simulator.experiments.capacity.server import Search, Server
 from simulator.experiments.judge import QUICK_STEPS
-from simulator.experiments.model_draws import source_name
-from simulator.latency.uncertainty import draw_deviates, error_terms
+from simulator.experiments.model_draws import draw_kinds
 
 DRAWN_REPLICATIONS = 3
 """Of the replications, those that every draw of the model's error is served again."""
@@ -27,15 +26,12 @@ def draw_errors(found: Found, server: Server) -> None:
     for name, answer in found.answers.items():
         if answer.outcome != FOUND or answer.rate is None:
             continue
-        terms = error_terms(found.machines[name].latency)
-        source = source_name(answer.loads.base, found.machines[name])
         searches[name] = []
-        for deviates in draw_deviates(terms, found.num_draws, found.base.seed, source):
+        machine = found.machines[name]
+        for deviates in draw_kinds(answer.loads.base, machine, found.num_draws, found.base.seed):
             again = Answer(name, answer.loads, found.target, found.tolerance)
             asks = search(again.met, answer.rate, found.tolerance, step=DRAWN_STEP, curve=False)
-            searches[name].append(
-                Search(again, asks, few, found.policies[name], found.machines[name], deviates)
-            )
+            searches[name].append(Search(again, asks, few, found.policies[name], machine, deviates))
     server.serve([each for several in searches.values() for each in several])
     for name, several in searches.items():
         answer = found.answers[name]
@@ -49,7 +45,7 @@ def find_binding(found: Found, name: str) -> None:
     """Find out what would help a candidate most at a rate just beyond its capacity, if that is quick."""
     answer = found.answers[name]
     edge = answer.edge
-    if edge is None:
+    if edge is None or not has_doublings(answer.loads.base):
         return
     beyond = [point for point in answer.points if point.rate > edge.met * (1 + CLOSE)]
     if not beyond or beyond[0].values[0]["num_steps"] > QUICK_STEPS:

@@ -22,9 +22,8 @@ from simulator.experiments.capacity.loads import Loads
 from simulator.experiments.capacity.search import search
 from simulator.experiments.capacity.server import Search, Server
 from simulator.experiments.jobs import Progress
-from simulator.experiments.model_draws import checked_draws
+from simulator.experiments.model_draws import check_drawable, checked_draws
 from simulator.experiments.replications import FEWEST_REQUESTS, Replications
-from simulator.latency.uncertainty import error_terms
 
 REPLICATIONS = 10
 """Replications where nobody says how many."""
@@ -89,7 +88,7 @@ def _enter(found: Found, name: str, scenario: Scenario, policies: Policies) -> N
         raise ConfigError(_NO_SLO)
     machine = build_machine(scenario)
     if found.num_draws:
-        error_terms(machine.latency)  # refused before anything runs
+        check_drawable(machine)  # refused before anything runs
     loads = Loads(scenario, machine.max_model_len, found.replications, found.num_replications)
     found.answers[name] = Answer(name, loads, found.target, found.tolerance)
     found.policies[name], found.machines[name] = policies.reading(scenario), machine

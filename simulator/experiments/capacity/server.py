@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simulator.config.build import Machine, Policies
@@ -10,7 +10,7 @@ from simulator.experiments.capacity.answer import Answer
 from simulator.experiments.capacity.measure import measure
 from simulator.experiments.capacity.point import Point
 from simulator.experiments.capacity.search import CURVE, DOUBLINGS
-from simulator.experiments.jobs import FEW_STEPS, Job, Progress, serve_all
+from simulator.experiments.jobs import FEW_STEPS, Deviates, Job, Progress, serve_all
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Search:
     num: int
     policies: Policies
     machine: Machine
-    deviates: Mapping[str, float] | None = None
+    deviates: Deviates | None = None
 
     def jobs(self, rate: float) -> list[Job]:
         """Return the runs of one rate."""
