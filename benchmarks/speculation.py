@@ -141,9 +141,11 @@ def seconds(latency: LatencyModel, steps: Iterable[DraftingStep]) -> float:
     return float(np.mean([latency.step_time(step) for step in steps]))
 
 
-def models(batch: int, speculative: dict[str, object] | None) -> list[LatencyModel]:
+@lru_cache(len(WAYS) + 1)
+def models(way: str | None) -> list[LatencyModel]:
     """Return the latency model, and as many drawn ones; a draw is the same for all ways to draft."""
-    latency = build_machine(scenario(batch, speculative)).latency
+    keys = None if way is None else WAYS[way] | {"acceptance": 0.5}  # which has no part in the price
+    latency = build_machine(scenario(1, keys)).latency
     draws = draw_deviates(error_terms(latency), NUM_DRAWS, seed=0)
     return [latency, *(drawn(latency, deviates) for deviates in draws)]
 
@@ -152,14 +154,14 @@ def models(batch: int, speculative: dict[str, object] | None) -> list[LatencyMod
 def plain_rates(batch: int) -> list[float]:
     """Return tokens a second without drafts, nominal and of each draw."""
     found = decode(batch, None, 0)
-    return [found.tokens / seconds(latency, found.steps) for latency in models(batch, None)]
+    return [found.tokens / seconds(latency, found.steps) for latency in models(None)]
 
 
 def gain(cell: Cell) -> Gain:
     """Compare one way to draft with none."""
     keys = WAYS[cell.way] | {"acceptance": cell.rate}
     runs = [decode(cell.batch, keys, seed) for seed in range(NUM_SEEDS)]
-    nominal, *draws = models(cell.batch, keys)
+    nominal, *draws = models(cell.way)
     plain, *others = plain_rates(cell.batch)
     mean = float(np.mean([run.tokens / seconds(nominal, run.steps) for run in runs])) / plain
     drawn_gains = [
@@ -189,7 +191,7 @@ def words(way: str, each: Gain) -> str:
 
 
 def figure(found: dict[Cell, Gain]) -> Figure:
-    """Draw a heat map for each way: the colour is the logarithm of the gain, grey where it cannot be told."""
+    """Draw a heat map for each way: colours by the logarithm of the gain, ? where its sign cannot be told."""
     ways = list(dict.fromkeys(cell.way for cell in found))
     across = min(3, len(ways))
     fig = new_figure(

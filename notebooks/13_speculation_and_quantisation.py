@@ -248,12 +248,8 @@ speed = {
 }
 speed = pd.DataFrame(speed).T
 against = speed.div(speed["16 bits"], axis=0)
-draw(
-    {name: (crowds, against[name]) for name in FORMATS},
-    "clients (log scale)",
-    "tokens/s, times 16 bits",
-    type="log",
-)
+curves = {name: (crowds, against[name]) for name in FORMATS}
+draw(curves, "clients (log scale)", "tokens/s, times 16 bits", type="log", tickvals=crowds)
 
 # %%
 against.rename_axis("clients").round(2)
