@@ -15,7 +15,7 @@ from gpu_backend.sampling import SamplingParams, Stream, restrict, sample
 from gpu_backend.speculative import propose_ngram
 from gpu_backend.token_book import TokenBook
 
-LONGEST_NGRAM = 5  # vLLM's defaults: prompt_lookup_max and prompt_lookup_min
+LONGEST_NGRAM = 5  # vLLM's prompt_lookup_max and prompt_lookup_min, as `servetwin export` gives them
 SHORTEST_NGRAM = 1
 
 Sampling = Callable[[int], SamplingParams]

@@ -150,7 +150,7 @@ class TorchExecutor:
         """Run the model and note the tokens that it gives; say which answers they end."""
         logits = self._runner.run(rows) if rows else None
         if self._speculator is not None and logits is not None:
-            return self._speculator.after(rows, logits, self._simulated, self._stop_ids)
+            return self._speculator.after(batch, rows, logits, self._simulated, self._stop_ids)
         stopped = [] if logits is None else self._sampled(rows, logits)
         result = self._simulated.execute(batch, start)
         return StepResult([*result.stopped, *stopped]) if stopped else result

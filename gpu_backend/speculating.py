@@ -57,7 +57,12 @@ class Speculator:
             self._tokens[row.seq][first : first + len(drafts.tokens)] = drafts.tokens
 
     def after(
-        self, rows: Sequence[Row], logits: Tensor, simulated: SimulatedExecutor, stops: Collection[int]
+        self,
+        batch: Batch,
+        rows: Sequence[Row],
+        logits: Tensor,
+        simulated: SimulatedExecutor,
+        stops: Collection[int],
     ) -> StepResult:
         """Say what the step gave each sequence, and propose. `logits`: 1 + num_draft rows of each sampler."""
         samplers = [row for row in rows if row.samples]
@@ -66,6 +71,7 @@ class Speculator:
         assert result.sampled is not None, "just made"
         assert result.drafts is not None, "just made"
         wanted = []
+        most = self._num_tokens if batch.num_to_draft is None else batch.num_to_draft
         for row, ids in zip(samplers, emitted, strict=True):
             seq, rest = row.seq, simulated.remaining(row.seq)
             self._note(seq, len(ids) - 1)
@@ -80,7 +86,7 @@ class Speculator:
                 row.samples = False
             else:
                 self._asked[seq] = seq.num_output + num_tokens
-            wanted.append(min(self._num_tokens, self._max_model_len - row.end - 2) if row.samples else 0)
+            wanted.append(min(most, self._max_model_len - row.end - 2) if row.samples else 0)
         self._propose(rows, dict(zip((row.seq for row in samplers), wanted, strict=True)), result.drafts)
         return result
 

@@ -50,6 +50,22 @@ def settings(key: str, *values: object) -> dict[str, dict[str, object]]:
     return {f"{key.rpartition('.')[2]}={value}": {key: value} for value in values}
 
 
+AUTO = {"num_speculative_tokens_per_batch_size": "auto"}
+LOOKUP_US = 2.0  # docs/speculation.md says where it is from
+
+
+def ngram(acceptance: float, num_tokens: int, more: Mapping[str, object] = {}) -> dict[str, object]:
+    """Return a candidate that looks drafts up in the text."""
+    keys = {"method": "ngram", "num_speculative_tokens": num_tokens, "acceptance": acceptance}
+    return {"speculative": keys | {"lookup_us": LOOKUP_US} | more}
+
+
+def draft_model(acceptance: float, num_tokens: int, more: Mapping[str, object] = {}) -> dict[str, object]:
+    """Return a candidate that lets a small model draft."""
+    keys = {"method": "draft_model", "num_speculative_tokens": num_tokens, "acceptance": acceptance}
+    return {"speculative": keys | {"draft_model": "llama-3.2-1b"} | more}
+
+
 BUDGET, SEATS = "scheduler.max_num_batched_tokens", "scheduler.max_num_seqs"
 BATCHING, ORDER, EVICTION = "scheduler.batching", "scheduler.order", "kv.eviction"
 LATENCIES = ("p99_ttft_ms", "p99_itl_ms", "output_throughput")
@@ -127,6 +143,22 @@ PAGES = (
             **settings(ORDER, "priority", "virtual_counters", "edf", "sjf_prompt"),
             **settings(BUDGET, 1024, 4096),
             "order=priority max_num_batched_tokens=1024": {ORDER: "priority", BUDGET: 1024},
+        },
+    ),
+    Page(
+        "completion",
+        "Code completion",
+        "completion-a100",
+        "mean_e2el_ms",
+        ("attainment", "p99_e2el_ms", "median_ttft_ms", "mean_tpot_ms"),
+        {
+            "n-gram, 3 drafts, 40 % accepted": ngram(0.4, 3),
+            "n-gram, 5 drafts, 40 % accepted": ngram(0.4, 5),
+            "n-gram, auto, 40 % accepted": ngram(0.4, 5, AUTO),
+            "n-gram, 3 drafts, 10 % accepted": ngram(0.1, 3),
+            "1B model, 3 drafts, 80 % accepted": draft_model(0.8, 3),
+            "1B model, auto, 80 % accepted": draft_model(0.8, 5, AUTO),
+            "max_num_batched_tokens=8192": {BUDGET: 8192},
         },
     ),
 )

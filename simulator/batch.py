@@ -61,6 +61,7 @@ class Batch:
     draft_slots = 0  # rows beyond its tokens that the drafter needs for every sequence (rule 3.1)
     num_drafts = 0  # draft tokens to verify
     num_verified = 0  # chunks of sequences that decode, which `num_decodes` counts too
+    num_to_draft: int | None = None  # most tokens each sequence drafts for its next step; None: all it may
 
     __slots__ = (
         "budget",

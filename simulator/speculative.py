@@ -128,6 +128,17 @@ def same_rate(rate: float, num_tokens: int) -> list[float]:
     return [rate**i for i in range(1, num_tokens + 1)]
 
 
+def expected_tokens(rates: Iterable[float]) -> float:
+    """Return a verification's mean number of tokens: one, and each draft as often as it is accepted.
+
+    Leviathan et al., ICML 2023, equation 1, for any rates by position.
+
+    >>> round(expected_tokens(same_rate(0.8, 4)), 4)
+    3.3616
+    """
+    return 1.0 + sum(rates)
+
+
 def read_log(path: Path) -> list[Verification]:
     """Read an acceptance log; InputError names the file, the line and what is wrong with it."""
     try:

@@ -145,6 +145,30 @@ def test_a_tier_is_gib_of_all_ranks_for_vllm_and_gb_a_rank_for_sglang() -> None:
     assert argv[argv.index("--hicache-size") + 1] == "69"
 
 
+def test_speculation_has_each_servers_own_counts() -> None:
+    """vLLM counts drafts, SGLang the last known token too; a table of lengths is vLLM's, `auto` nobody's."""
+    keys = OTHER["speculative"]
+    table = [[1, 16, 3], [17, 256, 0]]
+    lengths = "num_speculative_tokens_per_batch_size"
+    argv, lacks = serve("vllm", BASE.with_(speculative=keys | {lengths: table}))
+    assert json.loads(argv[argv.index("--speculative-config") + 1]) == {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "prompt_lookup_max": 5,
+        "prompt_lookup_min": 1,
+        lengths: table,
+    }
+    assert "auto" not in lacks["speculative"]
+    argv, lacks = serve("vllm", BASE.with_(speculative=keys | {lengths: "auto"}))
+    assert lengths not in argv[argv.index("--speculative-config") + 1]
+    assert "vLLM has tables" in lacks["speculative"]
+    for own in (keys, keys | {"method": "draft_model", "draft_model": "llama-3.2-1b"}):
+        argv, lacks = serve("sglang", BASE.with_(speculative=own | {lengths: table}))
+        assert argv[argv.index("--speculative-num-draft-tokens") + 1] == "4"
+        assert lengths in lacks["speculative"]
+    assert argv[argv.index("--speculative-num-steps") + 1] == "3"
+
+
 def test_sglangs_memory_fraction_gives_the_simulated_pool() -> None:
     machine = build_machine(BASE)
     argv, _ = serve("sglang", BASE)

@@ -30,7 +30,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SOURCES = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 BOOKS = [source.stem for source in SOURCES]
 _numbers = itertools.count(1)
-STUDIES = ("02", "03", "04", "05", "06", "07", "08", "09", "10", "11")  # many runs each
+STUDIES = ("02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "13")  # many runs each
 ON_AN_ENGINE = ("08",)
 WITH_A_SEARCH = ("11",)
 MEASURED = "# Measured: other numbers in every run."
@@ -381,6 +381,27 @@ QUOTES: dict[str, list[str]] = {
         "{ {10: 'Ten'}[(members == 5).sum()]} points are always on it, "
         "{ {10: 'ten'}[24 - len(members)]} never, and { {4: 'four'}[(members < 5).sum()]} come and go",
     ],
+    "13_speculation_and_quantisation": [
+        "1.67 tokens is where the sum ends",
+        "give {3 * 0.392:.2f} accepted of three, which is printed as "
+        "{100 * (expected_tokens(same_rate(0.6, 3)) - 1) / 3:.0f} %",
+        "cost {100 * (steps[5][8] / steps[0][8] - 1):.0f} %: 48 rows instead of 8, and the step takes "
+        "{steps[5][8]:.1f} instead of {steps[0][8]:.1f} ms",
+        "At 256 they cost {100 * (steps[5][256] / steps[0][256] - 1):.0f} %",
+        "Five drafts with 40 % lose {100 - 100 * gain(profile, 64, 5, 0.4):.0f} % at a batch of 64 and "
+        "{100 - 100 * gain(profile, 256, 5, 0.4):.0f} % at 256. With 80 % they still gain there, "
+        "{gain(profile, 256, 5, 0.8):.2f} times",
+        "make the step {needs[1][0]:.1f} times as long even for a single sequence",
+        "first {100 * needs[1][1]:.0f} % of acceptance only pay the drafter. At 80 %, which a good pair "
+        "reaches, {needs[1][2]:.2f} times is left",
+        "60 % are printed as {found[1][5]:.0f} %",
+        "drafts cut the TPOT by {100 - 100 * tpot[1, 'five drafts'] / tpot[1, 'none']:.0f} %",
+        "A single one gets {against['weights 8'][1]:.2f} times the tokens",
+        "With 128 clients {100 * against['weights 8'][128] - 100:.0f} % are left",
+        "and {100 * memory['tokens/s']['16 bits, KV 8'] / memory['tokens/s']['16 bits'] - 100:.0f} % more "
+        "tokens come out",
+        "give the pool {131_072 * (memory.iloc[2, 0] - memory.iloc[0, 0]) / 1e9:.0f} GB",
+    ],
 }
 """What the text claims, as f-strings over the names of the notebook; filled in, each must stand there."""
 
@@ -585,6 +606,23 @@ CLAIMS: dict[str, list[str]] = {
         "offers.front.sort_values('mean_tpot_ms')['parallel.tensor_parallel_size'].iloc[[0, -1]].tolist() == "
         "[2, 1]",
         "offers.front.median_ttft_ms.iloc[0] > 5 * offers.front.median_ttft_ms.iloc[-1]",
+    ],
+    "13_speculation_and_quantisation": [
+        "1.66 < expected_tokens(same_rate(0.4, 64)) < 1.67",
+        "all(1.58 < gain(profile, n, k, 0.4) < 1.66 for n in (1, 2, 4, 8) for k in (3, 5))",
+        "all(2.85 < gain(profile, n, k, 0.8) < 3.7 for n in (1, 2, 4, 8) for k in (3, 5))",
+        "gain(profile, 16, 3, 0.6) > 2 > gain(profile, 32, 3, 0.6)",
+        "gain(profile, 64, 3, 0.8) > 2 > gain(profile, 128, 3, 0.8)",
+        "1 < needs[256][2] < 1.1",
+        "all(0.9 < run[2] / run[3] < 1 for run in found.values())",
+        "all(tpot[at, 'auto'] < 1.01 * min(tpot[at, name] for name in KINDS) for at in per_second)",
+        "all(loaded[8, 'five drafts'].summary[key] > loaded[8, 'none'].summary[key] for key in "
+        "('mean_tpot_ms', 'median_ttft_ms', 'p99_ttft_ms'))",
+        "loaded[8, 'auto'].summary['p99_ttft_ms'] > loaded[8, 'none'].summary['p99_ttft_ms']",
+        "rows[1, 'five drafts'][3] < rows[1, 'none'][3]",
+        "memory.preemptions.tolist()[1::2] == [0, 0] and memory.preemptions.iloc[0] > 100",
+        "abs(both[1, 'weights 8'] / both[1, '16 bits'] - 1) < 0.05",
+        "all(both[n, 'weights 8'] < both[n, '16 bits'] for n in (8, 32, 128))",
     ],
 }
 """What must be true for the rest of the text to be so."""

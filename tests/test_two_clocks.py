@@ -310,6 +310,32 @@ def test_speculation_changes_no_token_and_its_log_reproduces_the_run(
     assert_alike(machine, simulate(BUSY, set=fed, progress=False))
 
 
+LENGTHS = "num_speculative_tokens_per_batch_size"
+
+
+@pytest.mark.parametrize("lengths", [[[1, 2, 3], [3, 4, 1], [5, 6, 0]], "auto"])
+@pytest.mark.parametrize("drafter", ["ngram", "draft_model"])
+def test_a_number_of_drafts_that_changes_is_decided_alike_on_both_clocks(
+    model: str, drafter: str, lengths: object, tmp_path: Path
+) -> None:
+    """The engine proposes as many as the scheduler says, and both learn the same from what is accepted."""
+    small = tmp_path / "config.json"
+    small.write_text(json.dumps(CONFIG | {"num_hidden_layers": 1, "hidden_size": 16}))
+    drafting = SPECULATION | {"method": drafter, LENGTHS: lengths}
+    if drafter == "draft_model":
+        drafting |= {"draft_model": str(small)}
+    changes: dict[str, object] = {"model.name": model, "speculative": drafting}
+    engine = Engine(BUSY, device="cpu", clock="predicted", set=changes)
+    machine = engine.replay(progress=False)
+    assert_plain_tokens(engine, machine)
+    assert engine.executor is not None
+    rows = engine.executor.verifications
+    assert len({row.drafted for row in rows}) > 1
+    write_log(tmp_path / "acceptance.csv", rows)
+    fed = changes | {"speculative": drafting | {"acceptance": str(tmp_path / "acceptance.csv")}}
+    assert_alike(machine, simulate(BUSY, set=fed, progress=False))
+
+
 def test_a_log_has_what_was_proposed_to_a_request_that_was_given_up(model: str, tmp_path: Path) -> None:
     """Its drafts had cost it a block, and so its place: a simulation must know of them."""
     changes: dict[str, object] = {

@@ -137,7 +137,8 @@ def drafts_line(made: Run) -> str:
     """Say what speculative decoding drafted and what came of it."""
     keys, rate = made.scenario.speculative, made.summary["spec_decode_acceptance_rate"]
     assert keys is not None, "the run speculates"
-    text = f"Drafts: {keys.method}, {keys.num_speculative_tokens} at a time, "
+    most = "" if keys.num_speculative_tokens_per_batch_size is None else "at most "
+    text = f"Drafts: {keys.method}, {most}{keys.num_speculative_tokens} at a time, "
     if rate is None:
         return text + "none verified"
     length = made.summary["spec_decode_acceptance_length"]

@@ -22,7 +22,7 @@ from simulator.kv.block_manager import BlockManager
 from simulator.kv.eviction import EVICTIONS, Eviction
 from simulator.kv.size import KvSize, kv_size
 from simulator.latency.base import LatencyModel
-from simulator.latency.drafting import with_draft_model
+from simulator.latency.drafting import WithLookup, with_draft_model
 from simulator.latency.estimate import estimate
 from simulator.latency.group import group_profile
 from simulator.latency.linear import LinearModel
@@ -143,6 +143,8 @@ def _one_machine(scenario: Scenario) -> Machine:
             scenario.parallel.tensor_parallel_size,
         )
         notes.append(f"the draft model {draft.name} is priced by the roofline, without host time")
+    if scenario.speculative is not None and scenario.speculative.lookup_us:
+        latency = WithLookup(latency, scenario.speculative.lookup_us / 1e6)
     if not size.is_override:
         notes.append(
             f"{size.num_gpu_blocks:,} KV blocks are derived with {scenario.kv.reserve_gib:g} GiB assumed for "

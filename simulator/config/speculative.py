@@ -7,17 +7,30 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from simulator.config.key_types import Number, Section, Whole
+from simulator.config.key_types import NonNegative, NonNegativeInt, Number, Section, Whole
 from simulator.errors import ConfigError
+from simulator.schedulers.draft_length import DraftLength, Goodput, PerBatchSize
 from simulator.schedulers.speculating import Speculation
 from simulator.specs import Model, get_model
 from simulator.speculative import Acceptance, ByLog, ByRate, read_log, same_rate
 
+Ranges = list[Annotated[list[NonNegativeInt], Field(min_length=3, max_length=3)]]
 Share = Annotated[Number, Field(ge=0, le=1)]
 _STREAM = 7  # of the seed; the workload uses those below
 _RULE = "must be a rate such as 0.7, a falling list of them, or the path of an acceptance log"
+_LENGTHS = "must be null, auto, or ranges of batch sizes and drafts such as [[1, 16, 3], [17, 256, 0]]"
+_LATER = {"num_speculative_tokens_per_batch_size": None, "lookup_us": 0.0}
+"""Keys that came later: left out where they have their default, so that a scenario keeps its digest."""
 
 
 class SpeculativeSection(Section):
@@ -25,6 +38,27 @@ class SpeculativeSection(Section):
     num_speculative_tokens: Annotated[Whole, Field(ge=1, le=64)] = 3
     acceptance: Share | list[Share] | str
     draft_model: str | None = None
+    num_speculative_tokens_per_batch_size: Literal["auto"] | Ranges | None = Field(
+        None,
+        description="drafts by sequences in a step: null | [[1, 16, 3], [17, 256, 0]] | auto",
+    )
+    lookup_us: NonNegative = Field(0.0, description="host time to look n-grams up, us a sequence and step")
+
+    @field_validator("num_speculative_tokens_per_batch_size", mode="wrap")
+    @classmethod
+    def _ranges(cls, value: object, check: ValidatorFunctionWrapHandler) -> object:
+        try:
+            found = check(value)
+        except ValidationError:
+            raise ValueError(f"{_LENGTHS}, got {value!r:.80}") from None
+        if isinstance(found, list):
+            PerBatchSize(found)  # ValueError says what is wrong with them
+        return found
+
+    @model_serializer(mode="wrap")
+    def _without_later(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
+        written: dict[str, object] = write(self)
+        return {key: value for key, value in written.items() if key not in _LATER or value != _LATER[key]}
 
     @field_validator("acceptance", mode="wrap")
     @classmethod
@@ -46,6 +80,17 @@ class SpeculativeSection(Section):
                 f"acceptance has {len(self.acceptance)} rates for {self.num_speculative_tokens} "
                 "num_speculative_tokens; give one for each"
             )
+        ranges = self.num_speculative_tokens_per_batch_size
+        if (
+            isinstance(ranges, list)
+            and (most := max(each[2] for each in ranges)) > self.num_speculative_tokens
+        ):
+            raise ValueError(
+                f"num_speculative_tokens_per_batch_size drafts {most}, "
+                f"num_speculative_tokens allows {self.num_speculative_tokens}"
+            )
+        if self.lookup_us and self.method != "ngram":
+            raise ValueError("lookup_us is the time to look n-grams up: 0 without method: ngram")
         return self
 
 
@@ -53,8 +98,12 @@ def build_speculation(keys: SpeculativeSection | None) -> Speculation | None:
     """Return what the scheduler must know."""
     if keys is None:
         return None
-    n = keys.num_speculative_tokens
-    return Speculation.by_ngram(n) if keys.method == "ngram" else Speculation.by_draft_model(n)
+    n, lengths = keys.num_speculative_tokens, keys.num_speculative_tokens_per_batch_size
+    length: DraftLength | None = None
+    if lengths is not None:
+        length = Goodput(n) if lengths == "auto" else PerBatchSize(lengths)
+    by = Speculation.by_ngram if keys.method == "ngram" else Speculation.by_draft_model
+    return by(n, length)
 
 
 def build_acceptance(keys: SpeculativeSection | None, seed: int) -> Acceptance | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from simulator.batch import Batch, Sampled, StepResult
 from simulator.decode_group import DecodeGroup
 from simulator.engine.links import Links
@@ -34,6 +36,7 @@ class SpeculatingExecutor(SimulatedExecutor):
         stopped: list[Sequence] = []
         sampled: dict[Sequence, Sampled] = {}
         drafts: dict[Sequence, int] = {}
+        most = math.inf if batch.num_to_draft is None else batch.num_to_draft
         for chunk in batch.chunks:
             if not chunk.samples:
                 continue
@@ -47,7 +50,8 @@ class SpeculatingExecutor(SimulatedExecutor):
             if num_tokens == rest:
                 stopped.append(seq)
             else:
-                drafts[seq] = self._acceptance.num_proposed(seq, position + num_tokens)
+                proposed = self._acceptance.num_proposed(seq, position + num_tokens)
+                drafts[seq] = proposed if proposed < most else int(most)
         return StepResult(stopped, sampled=sampled, drafts=drafts)
 
     def steps_before_end(self) -> float:

@@ -88,7 +88,7 @@ class Scheduler:
         self.scheduler_reserve_full_isl = scheduler_reserve_full_isl
         self.min_batch = min_batch
         self.max_wait = max_wait
-        self.speculation = speculation
+        self.speculation = copy.deepcopy(speculation)  # its choice of a length may keep state
         if speculation is not None:
             kv.look_ahead(speculation.lookahead, max_model_len)
         self.wake_at: float | None = None  # when a policy that returned an empty batch is to be asked again

@@ -3,7 +3,8 @@
 A sequence that decodes is a chunk here: its last known token and its drafts, of which the model accepts a
 first few and adds one of its own (Leviathan et al., ICML 2023). `update` takes back what was rejected. Rules
 3.1, 3.5, 3.7, 3.10, 3.17, 5.4, 6.5, 8.1 and 8.2 of vLLM's scheduler. Where the drafts come from and which are
-accepted is the executor's to say. Left out: asynchronous scheduling, a number of drafts that changes.
+accepted is the executor's to say; how many are drafted may change from step to step (`draft_length`). Left
+out: asynchronous scheduling.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from simulator.batch import ONE_TOKEN, Batch, Chunk, StepResult
 from simulator.request import Sequence
+from simulator.schedulers.draft_length import DraftLength
 from simulator.schedulers.fetching import add_evicted
 from simulator.schedulers.listed import take_listed
 
@@ -23,22 +25,24 @@ class Speculation(NamedTuple):
     """How many tokens are drafted at most, and what the drafter needs for it.
 
     `lookahead` token slots are kept beyond those of the step (rule 5.4), for what the draft model writes;
-    `draft_slots` rows of the token budget go to every sequence of a step (rule 3.1).
+    `draft_slots` rows of the token budget go to every sequence of a step (rule 3.1). `length` chooses in each
+    step how many are drafted for the next; None: always all.
     """
 
     num_tokens: int
     lookahead: int = 0
     draft_slots: int = 0
+    length: DraftLength | None = None
 
     @classmethod
-    def by_ngram(cls, num_tokens: int) -> Speculation:
+    def by_ngram(cls, num_tokens: int, length: DraftLength | None = None) -> Speculation:
         """Look the drafts up in the sequence itself; costs neither slots nor rows."""
-        return cls(num_tokens)
+        return cls(num_tokens, length=length)
 
     @classmethod
-    def by_draft_model(cls, num_tokens: int) -> Speculation:
+    def by_draft_model(cls, num_tokens: int, length: DraftLength | None = None) -> Speculation:
         """Let a smaller model draft; it has KV of its own in the same blocks."""
-        return cls(num_tokens, lookahead=num_tokens, draft_slots=1)
+        return cls(num_tokens, lookahead=num_tokens, draft_slots=1, length=length)
 
     @property
     def spare_slots(self) -> int:
@@ -53,7 +57,7 @@ class SpeculativeBatch(Batch):
     its drafts are further rows in `num_tokens`, and the head computes them all (`num_sampled`).
     """
 
-    __slots__ = ("draft_slots", "max_model_len", "num_drafts", "num_verified")
+    __slots__ = ("draft_slots", "max_model_len", "num_drafts", "num_to_draft", "num_verified")
 
     def __init__(self, budget: int, threshold: int, draft_slots: int, max_model_len: int) -> None:
         super().__init__(budget - draft_slots, threshold)
@@ -61,6 +65,7 @@ class SpeculativeBatch(Batch):
         self.max_model_len = max_model_len
         self.num_drafts = 0
         self.num_verified = 0
+        self.num_to_draft: int | None = None
 
     def chunk_size(self, seq: Sequence, computed: int) -> int:
         """Tokens to schedule, drafts included: threshold, then budget, then length (rule 3.5)."""
@@ -116,10 +121,10 @@ def num_rows(scheduler: Scheduler) -> int:
 def num_placeholders(scheduler: Scheduler, batch: Batch, seq: Sequence, start: int) -> int:
     """Drafts with which a sequence is padded that is admitted with one token to compute (rule 3.17).
 
-    Beside decodes alone it then has as many rows as they have.
+    Beside decodes alone it then has as many rows as they have. None where the number of drafts changes.
     """
     speculation = scheduler.speculation
-    if speculation is None or seq.num_tokens - start > 1:
+    if speculation is None or speculation.length is not None or seq.num_tokens - start > 1:
         return 0
     if start + speculation.num_tokens + 2 > scheduler.max_model_len:
         return 0
@@ -144,6 +149,10 @@ def commit(scheduler: Scheduler, batch: Batch) -> Batch:
             seq.speculates = True
     if scheduler.kv.tiers is not None:
         add_evicted(scheduler.kv.tiers, batch)
+    speculation = scheduler.speculation
+    if speculation is not None and speculation.length is not None:
+        assert isinstance(batch, SpeculativeBatch), "as open_batch made it"
+        batch.num_to_draft = min(speculation.length.choose(batch, scheduler.ctx), speculation.num_tokens)
     return batch
 
 
@@ -155,6 +164,7 @@ def learn(scheduler: Scheduler, batch: Batch, result: StepResult) -> list[Sequen
     ended: list[Sequence] = []
     served = scheduler.waiting.served
     sampled, drafts = result.sampled or {}, result.drafts or {}
+    length = None if scheduler.speculation is None else scheduler.speculation.length
     for chunk in batch.chunks:
         seq = chunk.seq
         if not chunk.samples or seq.state != "running":
@@ -164,6 +174,8 @@ def learn(scheduler: Scheduler, batch: Batch, result: StepResult) -> list[Sequen
             raise ValueError(
                 f"{seq!r}: {num_tokens} tokens with {num_accepted} of {chunk.num_draft} drafts accepted"
             )
+        if length is not None and chunk.is_decode and chunk.num_draft:
+            length.learnt(chunk.num_draft, num_accepted)
         seq._output += min(num_tokens, seq.limit - seq._output)
         seq._computed = seq.num_tokens - 1  # as recorded: accepted drafts beyond the last token do not count
         seq.num_draft = drafts.get(seq, 0)

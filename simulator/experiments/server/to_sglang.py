@@ -13,6 +13,7 @@ ORDERS = {"longest_prefix": "lpm"}
 EVICTIONS = ("lfu", "slru")
 KV_DTYPES = {"fp8": "fp8_e4m3"}
 GB = 1e9
+ADAPTIVE = "SGLang has it for EAGLE only (--speculative-adaptive)"
 VLLM_ONLY = "SGLang has no such rule; leave it at its default"
 
 
@@ -135,18 +136,17 @@ def _speculative(scenario: Scenario, machine: Machine) -> Setting:
     keys = scenario.speculative
     if keys is None:
         return SAME
-    n, assumed = (
-        keys.num_speculative_tokens,
-        "acceptance is an assumption here: compare it with spec_accept_length",
-    )
+    rows = str(keys.num_speculative_tokens + 1)  # SGLang counts the last known token, which is verified too
+    lacks = "acceptance is an assumption here: compare it with spec_accept_length"
+    if keys.num_speculative_tokens_per_batch_size is not None:
+        lacks += f"; num_speculative_tokens_per_batch_size: {ADAPTIVE}"
     if keys.draft_model is None:
-        return Setting(
-            ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", str(n)), assumed
-        )
-    draft, steps = model_id(keys.draft_model)[0], str(n)
+        argv = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", rows)
+        return Setting(argv, f"{lacks}; SGLang looks n-grams up in earlier answers too, and drafts trees")
+    draft, steps = model_id(keys.draft_model)[0], str(keys.num_speculative_tokens)
     argv = ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", draft)
     counts = ("--speculative-num-steps", steps, "--speculative-eagle-topk", "1")
-    return Setting((*argv, *counts, "--speculative-num-draft-tokens", str(n + 1)), assumed)
+    return Setting((*argv, *counts, "--speculative-num-draft-tokens", rows), lacks)
 
 
 ROUTER_POLICIES = {

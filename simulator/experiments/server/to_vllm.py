@@ -12,6 +12,8 @@ from simulator.config.scenario import Scenario
 from simulator.experiments.server.setting import SAME, Rule, Setting, fleet_lacks, model_id, rule_names
 
 OWN_SCHEDULER = "the nearest is a scheduler class of your own: --scheduler-cls module.Class"
+NGRAM_SIZES = {"prompt_lookup_max": 5, "prompt_lookup_min": 1}
+"""What `servetwin gpu` looks up; vLLM by itself looks for five equal tokens only."""
 KV_DTYPES = {"fp8": "fp8", "int8": "int8_per_token_head"}
 
 
@@ -96,10 +98,19 @@ def _speculative(scenario: Scenario, machine: Machine) -> Setting:
     config: dict[str, object] = {"method": keys.method, "num_speculative_tokens": keys.num_speculative_tokens}
     if keys.draft_model is not None:
         config["model"] = model_id(keys.draft_model)[0]
-    return Setting(
-        ("--speculative-config", json.dumps(config)),
-        "acceptance is an assumption here: compare it with the acceptance rate that the benchmark prints",
-    )
+    else:
+        config |= NGRAM_SIZES
+    lacks = [
+        "acceptance is an assumption here: compare it with the acceptance rate that the benchmark prints"
+    ]
+    lengths = keys.num_speculative_tokens_per_batch_size
+    if lengths == "auto":
+        lacks.append(
+            "auto: vLLM has tables, such as [[1, 16, 3], [17, 256, 0]]; find one by runs at fixed lengths"
+        )
+    elif lengths is not None:
+        config["num_speculative_tokens_per_batch_size"] = lengths
+    return Setting(("--speculative-config", json.dumps(config)), "; ".join(lacks))
 
 
 ROUTER_POLICIES = {
