@@ -260,7 +260,11 @@ class RunSection(Section):
         )
 
 
-LATER_KEYS: dict[str, object] = {"cluster": None}
+LATER_KEYS: dict[str, object] = {
+    "speculative.num_speculative_tokens_per_batch_size": None,
+    "speculative.lookup_us": 0.0,
+    "cluster": None,
+}
 """Keys that came after runs had their names, with defaults: at these they do not count in a digest."""
 
 

@@ -147,7 +147,7 @@ class Cluster:
 def _kinds(
     scenario: Scenario, machine: Machine, policies: Policies, timing: Timing | None
 ) -> list[tuple[int, ReplicaKind]]:
-    found = []
+    found: list[tuple[int, ReplicaKind]] = []
     acceptance = build_acceptance(scenario.speculative, scenario.seed)
     for (count, each), its in zip(replica_scenarios(scenario), machine.kinds, strict=True):
         kind = ReplicaKind(

@@ -9,11 +9,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import (
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
     ValidatorFunctionWrapHandler,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -29,8 +27,6 @@ Share = Annotated[Number, Field(ge=0, le=1)]
 _STREAM = 7  # of the seed; the workload uses those below
 _RULE = "must be a rate such as 0.7, a falling list of them, or the path of an acceptance log"
 _LENGTHS = "must be null, auto, or ranges of batch sizes and drafts such as [[1, 16, 3], [17, 256, 0]]"
-_LATER = {"num_speculative_tokens_per_batch_size": None, "lookup_us": 0.0}
-"""Keys that came later: left out where they have their default, so that a scenario keeps its digest."""
 
 
 class SpeculativeSection(Section):
@@ -54,11 +50,6 @@ class SpeculativeSection(Section):
         if isinstance(found, list):
             PerBatchSize(found)  # ValueError says what is wrong with them
         return found
-
-    @model_serializer(mode="wrap")
-    def _without_later(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
-        written: dict[str, object] = write(self)
-        return {key: value for key, value in written.items() if key not in _LATER or value != _LATER[key]}
 
     @field_validator("acceptance", mode="wrap")
     @classmethod

@@ -85,7 +85,7 @@ def draw_models(
     sources = {name: source_of(run) for name, run in runs.items()}
     errors: dict[str, dict[str, float]] = {}
     jobs = []
-    for name, run in runs.items():
+    for run in runs.values():
         for source, machine in _kinds(run.scenario, run.machine):
             errors.setdefault(source, {}).update(error_terms(machine.latency))
         for deviates in draw_kinds(run.scenario, run.machine, k, seed):
