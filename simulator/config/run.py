@@ -200,6 +200,8 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         ),
         "skipped": run.workload.skipped,
     }
+    if served.line is not None:
+        own |= {"bubble_share": served.line.bubble_share, "pipeline": served.line.summary()}
     told = [*memory_notes(own), *_stall(run, served, tally["unfinished"])]
     return own | {"notes": [*machine.notes, *run.workload.notes, *told], "scenario": scenario.to_dict()}
 
@@ -241,7 +243,7 @@ def cost_per_million(scenario: Scenario, summary: dict[str, object]) -> float | 
     price, speed = scenario.hardware.price_per_gpu_hour, summary["output_throughput"]
     if price is None or not isinstance(speed, float) or not speed:
         return None
-    return scenario.parallel.tensor_parallel_size * price / 3600 / speed * 1e6
+    return scenario.parallel.num_gpus * price / 3600 / speed * 1e6
 
 
 def extrapolated_share(latency: LatencyModel, steps: StepTable) -> float:

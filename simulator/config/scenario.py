@@ -31,7 +31,7 @@ from simulator.config.key_types import (
     Whole,
     check_names,
 )
-from simulator.config.parallel import ParallelSection
+from simulator.config.parallel import ParallelSection, without_later
 from simulator.config.plain_yaml import dump_yaml
 from simulator.config.speculative import SpeculativeSection
 from simulator.config.tiers import TierSection
@@ -302,5 +302,7 @@ class Scenario(Section):
 
     def digest(self) -> str:
         """Return 8 hex digits that differ when anything about the run differs."""
-        text = json.dumps(self.to_dict(), sort_keys=True)
+        kept = self.to_dict()
+        kept["parallel"] = without_later(kept["parallel"])
+        text = json.dumps(kept, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]

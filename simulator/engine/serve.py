@@ -15,9 +15,12 @@ from simulator.engine.executor import Executor
 from simulator.engine.fault import FirstFault
 from simulator.engine.links import Links
 from simulator.engine.oracle import SimulatedExecutor
+from simulator.engine.pipeline import Line, PipelinedReplica
 from simulator.engine.replica import Observer, Replica
 from simulator.engine.speculating_oracle import SpeculatingExecutor
 from simulator.latency.base import LatencyModel
+from simulator.latency.pipeline import Pipeline, pipeline_of
+from simulator.metrics.lanes import LaneRecorder
 from simulator.metrics.recorder import Recorder
 from simulator.metrics.request_log import RequestLog
 from simulator.metrics.verifications import Verifications
@@ -43,10 +46,11 @@ MakeExecutor = Callable[[Scheduler, SimulatedExecutor], Executor]
 
 
 class Served(NamedTuple):
-    """A finished simulation: what was recorded, and the scheduler as it was left."""
+    """A finished simulation: what was recorded, the scheduler as it was left, and its pipeline's stages."""
 
     recorder: Recorder
     scheduler: Scheduler
+    line: Line | None = None
 
 
 def serve(
@@ -88,7 +92,8 @@ def serve(
     scheduler.check()
     if progress is not None:
         progress(replica.log.num_done, len(requests))
-    return Served(replica.recorder, scheduler)
+    line = replica.executor.line if isinstance(replica, PipelinedReplica) else None
+    return Served(replica.recorder, scheduler, line)
 
 
 def make_replica(
@@ -105,6 +110,9 @@ def make_replica(
     acceptance: Acceptance | None = None,
 ) -> Replica:
     """Put a scheduler, its executor and its records together; the arguments are those of `serve`."""
+    pipeline = pipeline_of(latency)
+    if pipeline is not None:
+        return _pipelined(env, scheduler, pipeline, log, observers, check_invariants, async_scheduling)
     recorder = Recorder(log, scheduler.kv.pool.num_blocks)
     tiers = scheduler.kv.tiers
     links = None if tiers is None else Links(tiers)
@@ -114,11 +122,7 @@ def make_replica(
         simulated = _speculating(scheduler, latency, links, acceptance, async_scheduling)
         recorder.verifications = Verifications()
     executor = simulated if make_executor is None else make_executor(scheduler, simulated)
-    if scheduler.latency is None:
-        scheduler.latency = latency
-    policies = (scheduler.waiting.order, scheduler.victim, *scheduler.admission)
-    if any(getattr(policy, "__name__", "").endswith("_oracle") for policy in policies):
-        scheduler.ctx.open_oracle(executor.remaining)
+    _tell_policies(scheduler, latency, executor)
     return Replica(
         env,
         scheduler,
@@ -129,6 +133,35 @@ def make_replica(
         check_invariants=check_invariants,
         skip=skip and make_executor is None,
     )
+
+
+def _tell_policies(scheduler: Scheduler, latency: LatencyModel, executor: Executor) -> None:
+    """Let policies know the price of steps, and the oracles among them the truth."""
+    if scheduler.latency is None:
+        scheduler.latency = latency
+    policies = (scheduler.waiting.order, scheduler.victim, *scheduler.admission)
+    if any(getattr(policy, "__name__", "").endswith("_oracle") for policy in policies):
+        scheduler.ctx.open_oracle(executor.remaining)
+
+
+def _pipelined(
+    env: simpy.Environment,
+    scheduler: Scheduler,
+    pipeline: Pipeline,
+    log: RequestLog,
+    observers: Sequence[Observer],
+    check_invariants: bool,
+    async_scheduling: bool,
+) -> PipelinedReplica:
+    """Put together a replica whose model is spread over stages."""
+    if async_scheduling or scheduler.speculation or scheduler.kv.tiers or scheduler.keeps_finished:
+        raise ValueError("a pipeline knows no async_scheduling, speculation, tiers or static batches")
+    recorder = LaneRecorder(log, scheduler.kv.pool.num_blocks)
+    replica = PipelinedReplica(
+        env, scheduler, pipeline, recorder, observers=observers, check_invariants=check_invariants
+    )
+    _tell_policies(scheduler, pipeline, replica.executor)
+    return replica
 
 
 def run_until(

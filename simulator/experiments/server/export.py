@@ -151,7 +151,7 @@ def _server(server: str, name: str) -> list[str]:
 
 
 def _gpus(scenario: Scenario, machine: Machine) -> str:
-    return f"{scenario.parallel.tensor_parallel_size} x {machine.hardware.description}"
+    return f"{scenario.parallel.num_gpus} x {machine.hardware.description}"
 
 
 def _first_gap(load: Workload) -> str:
