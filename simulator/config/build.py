@@ -218,7 +218,7 @@ def _pipeline_notes(scenario: Scenario, latency: Pipeline) -> list[str]:
     n = len(latency.stages)
     return [
         f"pipeline parallel {n}: stages of {', '.join(map(str, latency.layers))} layers; KV blocks are those "
-        f"of the stage with the fewest, throughput and cost of all {scenario.parallel.num_gpus} GPUs together",
+        f"of the stage with the fewest, throughput and cost of all {scenario.parallel.num_gpus} GPUs",
         f"up to {n} batches are under way at once, each of up to max_num_batched_tokens tokens, "
         "and max_num_seqs bounds all together; each stage has the whole host time of a step; "
         "links are not measured",

@@ -2,9 +2,9 @@
 
 The loop is vLLM's `EngineCore.step_with_batch_queue`: while fewer batches are under way than there are
 stages, decide another at once, if anything can be scheduled; else wait for the oldest. What arrives
-meanwhile is seen when that has come back. Stages are a tandem line: stage s begins a batch when the one before has
-finished it and its activations have arrived, and when s is done with the batch before. Buffers between
-stages are unbounded. No step is skipped.
+meanwhile is seen when that has come back. Stages are a tandem line: stage s begins a batch when the one
+before has finished it and its activations have arrived, and when s is done with the batch before. Buffers
+between stages are unbounded. No step is skipped.
 """
 
 from __future__ import annotations
