@@ -81,6 +81,18 @@ class Watcher:
         pass
 
 
+@dataclass
+class Limbo(Watcher):
+    """Counts the decisions made while a victim's token was under way."""
+
+    held: int = 0
+
+    def decided(self, batch: Batch, scheduler: Scheduler, now: float) -> None:
+        super().decided(batch, scheduler, now)
+        assert scheduler.flight is not None
+        self.held += bool(scheduler.flight.limbo)
+
+
 def play(
     load: Sequence[Request],
     latency: LatencyModel,
@@ -396,21 +408,37 @@ def test_tokens_are_conserved_and_come_when_their_batches_end(case: Case, data: 
     values, weights = served.recorder.gaps()
     found = np.repeat(values, weights)
     assert sorted(found.tolist()) == pytest.approx(sorted(expected.elements()))
+    assert not too_early(watch, served)
     in_flight = [(steps.start < end).sum() - i for i, end in enumerate(steps.end) if steps.num_tokens[i]]
     assert max(in_flight, default=0) <= case.stages + len(steps) - np.count_nonzero(steps.num_tokens)
 
 
+def too_early(watch: Watcher, served: Served) -> list[str]:
+    """List the sequences that a batch computes while a token which it needs is still under way."""
+    found = []
+    known: dict[str, float] = {}  # when the last token of each comes
+    steps = served.recorder.step_table()
+    for step, ids in enumerate(watch.sampled):
+        found += [each for each in watch.rows[step] if known.get(each, 0.0) > steps.start[step]]
+        known.update(dict.fromkeys(ids, float(steps.end[step])))
+    return found
+
+
 def test_a_victim_with_a_token_under_way_is_not_admitted_before_it_comes() -> None:
-    """Two prompts of 4 blocks in a pool of 9: as they grow, b goes while its token is on the way."""
-    load = [Request("a", 0.0, 64, 40, 40), Request("b", 0.0, 63, 40, 40)]
-    watch = Watcher()
-    keys = {"num_blocks": 9, "max_num_batched_tokens": 64, "max_num_seqs": 8}
-    served = play(load, line_of(1.0, 1.0), watch=watch, **keys)
-    table = served.recorder.request_table(load)
-    assert table.num_preemptions.tolist() == [0, 1]
-    assert table.num_output.tolist() == [40, 40]
-    tokens = Counter(each for ids in watch.sampled for each in ids)
-    assert tokens == {"a": 40, "b": 40}
+    """Eight sequences in a tight pool, four stages: victims of one batch have a token in another."""
+    held = 0
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        lengths = zip(rng.integers(3, 20, 8).tolist(), rng.integers(2, 30, 8).tolist(), strict=True)
+        load = [Request(str(i), 0.0, prompt, output, 40) for i, (prompt, output) in enumerate(lengths)]
+        watch = Limbo()
+        keys = {"block_size": 2, "num_blocks": 40, "max_num_batched_tokens": 16, "max_num_seqs": 8}
+        served = play(load, line_of(1.0, 1.0, 1.0, 1.0), watch=watch, **keys)
+        assert not too_early(watch, served)
+        tokens = Counter(each for ids in watch.sampled for each in ids)
+        assert tokens == {request.id: request.num_output for request in load}
+        held += watch.held
+    assert held > 0
 
 
 # ---- scenarios
