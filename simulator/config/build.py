@@ -142,6 +142,8 @@ def build_latency(scenario: Scenario, model: Model, hardware: Hardware) -> Laten
     """Return the latency model the scenario names: profile, roofline or line."""
     section = scenario.latency
     latency: LatencyModel
+    if model.moe is not None:
+        model = replace(model, moe=replace(model.moe, skew=scenario.parallel.expert_skew))
     gpus, stages = scenario.parallel.tensor_parallel_size, scenario.parallel.pipeline_parallel_size
     if section.kind == "linear":
         latency = _linear(section.coefficients or {})
@@ -149,7 +151,13 @@ def build_latency(scenario: Scenario, model: Model, hardware: Hardware) -> Laten
         measured = (
             group_profile(hardware, model, gpus, section.profile) if section.kind == "profile" else None
         )
-        latency = measured or estimate(hardware, model, scenario.kv.kv_cache_dtype, tensor_parallel_size=gpus)
+        latency = measured or estimate(
+            hardware,
+            model,
+            scenario.kv.kv_cache_dtype,
+            tensor_parallel_size=gpus,
+            expert_parallel=scenario.parallel.expert_parallel,
+        )
     if stages > 1:
         pair = pair_of(hardware, section.profile) if section.kind == "profile" else None
         latency = pipelined(latency, hardware, model, stages, gpus, pair)
@@ -194,6 +202,12 @@ def _group_notes(scenario: Scenario, latency: LatencyModel) -> list[str]:
     """Say what is per GPU in a group, and what about it is no measurement."""
     gpus = scenario.parallel.tensor_parallel_size
     notes = _pipeline_notes(scenario, latency) if isinstance(latency, Pipeline) else []
+    if scenario.parallel.expert_parallel:
+        notes.append(
+            f"expert parallel: whole experts on each of {gpus} GPUs, popular by a Zipf exponent of "
+            f"{scenario.parallel.expert_skew:g}, an assumption; a layer ends when the busiest GPU does, and "
+            "results are summed by the tensor-parallel all-reduce, as in vLLM without data parallelism"
+        )
     if isinstance(latency, Pipeline):
         latency = latency.stages[0]
     if gpus == 1:
