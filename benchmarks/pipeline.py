@@ -38,6 +38,7 @@ DRAWN = {"p50_itl": "ITL p50", "p99_itl": "ITL p99", "p50_ttft": "TTFT p50", "p9
 TABLED = ("p50_ttft", "p99_ttft", "p50_itl", "p99_itl", "std_itl")
 PAIRED = ("p99_ttft", "p99_itl", "std_itl")
 CONFIDENCE = 0.95
+WHOLE = 100  # from here on numbers are shown without decimals
 
 
 class Group(NamedTuple):
@@ -183,7 +184,8 @@ def table(found: Found) -> str:
 
 
 def spread(mean: float, low: float, high: float) -> str:
-    return f"{mean:.3g} ({low:.3g} to {high:.3g})"
+    cells = (f"{each:,.0f}" if abs(each) >= WHOLE else f"{each:.3g}" for each in (mean, low, high))
+    return "{} ({} to {})".format(*cells)
 
 
 def ratio(mine: Floats, base: Floats) -> str:

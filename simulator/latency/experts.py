@@ -1,15 +1,15 @@
 """How a batch's tokens fall on the experts of a layer: which are read, which GPU has most to do.
 
-**Popularity.** The expert of rank i is chosen by a share of tokens proportional to i^-skew, at most 1, so that
-the shares add up to the experts a token takes; skew 0 is even. Tokens choose independently of each other.
-**Reading.** An expert that nobody chose is not read: of m tokens, 1 - (1 - share)^m of them are expected.
+**Popularity.** The expert of rank i is chosen by a share of tokens proportional to i^-skew, at most 1, so
+that the shares add up to the experts a token takes; skew 0 is even. Tokens choose independently of each
+other. **Reading.** An expert that nobody chose is not read: of m tokens, 1 - (1 - share)^m are expected.
 **Spread.** With `ranks` > 1 whole experts lie on each GPU of a group, as many on each, popular ones wherever
-they happen to be: every layer has its own, so the mean over `PLACEMENTS`, drawn once with a fixed seed,
-is taken. The layer ends when the GPU with most tokens does. The expected maximum is that of normal numbers with
-the GPUs' means and variances, independent but for their fixed sum, whose correlation of -1/(n-1) widens them by
-sqrt(n/(n-1)). Choosing without replacement narrows them by (E-k)/(E-1), as in the hypergeometric law. Against
-drawn tokens that is within 5 % from 16 tokens a batch on, and within 20 % below. Left out: tokens of one text
-that choose alike, experts moved or copied to balance the load (vLLM's EPLB).
+they happen to be: every layer has its own, so the mean over `PLACEMENTS`, drawn once with a fixed seed, is
+taken. The layer ends when the GPU with most tokens does. The expected maximum is that of normal numbers with
+the GPUs' means and variances, independent but for their fixed sum, whose correlation of -1/(n-1) widens them
+by sqrt(n/(n-1)). Choosing without replacement narrows them by (E-k)/(E-1), as in the hypergeometric law.
+Against drawn tokens that is within 5 % from 16 tokens a batch on, and within 20 % below. Left out: tokens of
+one text that choose alike, experts moved or copied to balance the load (vLLM's EPLB).
 """
 
 from __future__ import annotations
