@@ -519,6 +519,11 @@ def test_bounds_refuse_overlapping_batches() -> None:
     assert "parallel.pipeline_parallel_size must be 1" in servetwin("bounds", "chat-a100", *flags).complaint
 
 
+def test_explain_refuses_overlapping_steps() -> None:
+    with pytest.raises(ConfigError, match=r"explain: parallel\.pipeline_parallel_size must be 1"):
+        simulate("chat-a100", set={**PP2, "workload.num_requests": 2}).explain("0")
+
+
 def test_kv_size_says_which_stage_decides() -> None:
     flags = ("--pipeline-parallel-size", 4, "--context", 4096)
     out = servetwin("kv-size", "llama-3.1-70b", *flags).out
