@@ -20,6 +20,9 @@ from test_skipping import requests
 
 from simulator import kv_size, load_scenario, simulate
 from simulator.batch import Batch
+from simulator.cluster.fleet import Outage
+from simulator.cluster.routers import ROUTERS
+from simulator.cluster.serve import ReplicaKind, serve_fleet
 from simulator.config.build import build_machine
 from simulator.config.run import run_scenario
 from simulator.engine.clients import OPEN_LOOP, ClientPlan
@@ -35,6 +38,8 @@ from simulator.latency.group import group_profile
 from simulator.latency.linear import LinearModel
 from simulator.latency.paced import Paced
 from simulator.latency.pipeline import Link, Pipeline, pipeline_of, pipelined
+from simulator.metrics.tables import COMPLETED
+from simulator.metrics.token_times import gaps
 from simulator.request import Request
 from simulator.request import Sequence as Seq
 from simulator.schedulers import BATCHING, Scheduler
@@ -439,6 +444,30 @@ def test_a_victim_with_a_token_under_way_is_not_admitted_before_it_comes() -> No
         assert tokens == {request.id: request.num_output for request in load}
         held += watch.held
     assert held > 0
+
+
+def test_a_fleet_of_pipelines_loses_no_request_when_one_dies() -> None:
+    def make() -> Scheduler:
+        return Chunked(
+            BlockManager(200, 16, enable_prefix_caching=True), max_num_batched_tokens=64, max_num_seqs=16
+        )
+
+    load = [Request(str(i), 0.3 * i, 50, 30, 40) for i in range(60)]
+    kind = ReplicaKind("stages", 2, make, line_of(0.05, 0.05))
+    served = serve_fleet(
+        load,
+        [kind, kind],
+        ROUTERS["least_outstanding"],
+        rng=np.random.default_rng(0),
+        outages=[Outage(0, 3.0, 8.0)],
+        check_invariants=True,
+    )
+    recorders = [member.replica.recorder for member in served.members]
+    assert served.num_retried > 0
+    assert set(served.log.status) == {COMPLETED}
+    assert sum(recorder.num_output for recorder in recorders).tolist() == [30] * 60
+    _, weights = gaps([recorder.stints(np.ones(60, dtype=np.bool_)) for recorder in recorders])
+    assert weights.sum() == 60 * 29
 
 
 # ---- scenarios
