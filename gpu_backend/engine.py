@@ -77,9 +77,10 @@ class Engine:
         if self.device.type == "cpu":
             torch.set_num_threads(threads)
         one_replica(self.scenario, "the engine")
-        gpus = self.scenario.parallel.tensor_parallel_size
-        if gpus > 1:
-            raise ConfigError(f"parallel.tensor_parallel_size: the engine runs on one GPU, got {gpus}")
+        for key in ("tensor_parallel_size", "pipeline_parallel_size"):
+            gpus = getattr(self.scenario.parallel, key)
+            if gpus > 1:
+                raise ConfigError(f"parallel.{key}: the engine runs on one GPU, got {gpus}")
         self.machine: Machine = build_machine(self.scenario)
         self.dtype = dtype_for(self.machine.model, self.device)
         self._place = Place(self.scenario, self.machine, self.device, self.dtype)

@@ -68,6 +68,7 @@ def draft_model(acceptance: float, num_tokens: int, more: Mapping[str, object] =
 
 BUDGET, SEATS = "scheduler.max_num_batched_tokens", "scheduler.max_num_seqs"
 BATCHING, ORDER, EVICTION = "scheduler.batching", "scheduler.order", "kv.eviction"
+TENSOR, STAGES = "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"
 LATENCIES = ("p99_ttft_ms", "p99_itl_ms", "output_throughput")
 
 PAGES = (
@@ -94,6 +95,19 @@ PAGES = (
             **settings(BUDGET, 512, 1024, 4096, 8192),
             **settings(SEATS, 64),
             **settings(BATCHING, "continuous", "prefill_first"),
+            "async_scheduling=true": {"scheduler.async_scheduling": True},
+        },
+    ),
+    Page(
+        "low-latency",
+        "Low latency: pipeline against tensor parallel",
+        "low-latency-a100",
+        "p99_itl_ms",
+        ("mean_itl_ms", "p99_ttft_ms", "attainment"),
+        {
+            "TP2 x PP2": {TENSOR: 2, STAGES: 2},
+            "PP4": {TENSOR: 1, STAGES: 4},
+            **settings(BUDGET, 512, 1024),
             "async_scheduling=true": {"scheduler.async_scheduling": True},
         },
     ),

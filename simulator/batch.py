@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from simulator.request import Sequence
+
+if TYPE_CHECKING:
+    from simulator.decode_group import DecodeGroup
 
 
 @dataclass(eq=False, slots=True)
@@ -68,6 +71,7 @@ class Batch:
         "chunks",
         "decode_kv",
         "ending",
+        "group",
         "group_kv_max",
         "moves",
         "num_decodes",
@@ -96,6 +100,7 @@ class Batch:
             Move
         ] = ()  # transfers that this step begins, in the order in which they were decided
         self.stall = NO_STALL  # the engine says
+        self.group: DecodeGroup | None = None  # that of its decodes, if several batches are in flight
         self.num_padding = 0  # finished sequences that a static batch still computes
         self.num_decodes = 0  # padding included
         self.decode_kv = self.padding_kv_max = 0
@@ -161,6 +166,9 @@ class Batch:
         if end > self.prefill_kv_max:
             self.prefill_kv_max = end
 
+    def _has(self, seq: Sequence) -> bool:
+        return seq.group is not None and (self.group is None or seq.group is self.group)
+
     def rows(self, running: Iterable[Sequence]) -> list[tuple[Sequence, int]]:
         """List the scheduled sequences in the order of `running`, each with its number of tokens."""
         chunks = {chunk.seq: chunk.num_tokens for chunk in self.chunks}
@@ -170,7 +178,7 @@ class Batch:
         for seq in running:
             if seq in chunks:
                 rows.append((seq, chunks[seq]))
-            elif decodes and ((seq.group is not None and seq not in skipped) or seq in self.ending):
+            elif decodes and ((self._has(seq) and seq not in skipped) or seq in self.ending):
                 rows.append((seq, 1))
         return rows
 

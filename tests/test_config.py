@@ -32,6 +32,9 @@ EXAMPLES: dict[str, object] = {
     "hardware.gpu": "h200",
     "hardware.price_per_gpu_hour": 2.5,
     "parallel.tensor_parallel_size": 4,
+    "parallel.pipeline_parallel_size": 2,
+    "parallel.expert_parallel": True,
+    "parallel.expert_skew": 0.5,
     "kv.block_size": 32,
     "kv.gpu_memory_utilization": 0.5,
     "kv.num_gpu_blocks_override": 1000,
@@ -62,6 +65,7 @@ EXAMPLES: dict[str, object] = {
         "acceptance": [0.8, 0.6],
         "draft_model": "llama-3.2-1b",
         "num_speculative_tokens_per_batch_size": [[1, 16, 2], [17, 256, 0]],
+        "lookup_us": 2.0,
     },
     "cluster": {
         "replicas": [{"count": 2, "set": {"hardware.gpu": "h200"}}, {"count": 1, "set": {}}],

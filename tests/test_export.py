@@ -28,12 +28,14 @@ from simulator.workload.traces import read_trace
 from simulator.workload.workload import Workload
 
 FLAGS = {
-    "vllm": "max-model-len dtype tensor-parallel-size block-size gpu-memory-utilization "
+    "vllm": "max-model-len dtype tensor-parallel-size pipeline-parallel-size "
+    "enable-expert-parallel block-size gpu-memory-utilization "
     "num-gpu-blocks-override kv-cache-dtype enable-prefix-caching max-num-seqs "
     "max-num-batched-tokens enable-chunked-prefill "
     "long-prefill-token-threshold scheduler-reserve-full-isl watermark async-scheduling "
     "scheduling-policy max-num-queued-reqs kv-offloading-size speculative-config data-parallel-size",
-    "sglang": "model-path context-length dtype tp-size page-size mem-fraction-static max-total-tokens "
+    "sglang": "model-path context-length dtype tp-size pp-size ep-size page-size "
+    "mem-fraction-static max-total-tokens "
     "kv-cache-dtype disable-radix-cache radix-eviction-policy max-running-requests chunked-prefill-size "
     "max-prefill-tokens enable-mixed-chunk schedule-policy enable-priority-scheduling retraction-policy "
     "max-queued-requests enable-hierarchical-cache hicache-size speculative-algorithm "
@@ -47,6 +49,9 @@ OTHER: dict[str, Any] = {  # a value of each server key that is not its default
     "model.quantization": "int8",
     "model.max_model_len": 4096,
     "parallel.tensor_parallel_size": 2,
+    "parallel.pipeline_parallel_size": 2,
+    "parallel.expert_parallel": True,
+    "parallel.expert_skew": 0.5,
     "kv.block_size": 32,
     "kv.gpu_memory_utilization": 0.8,
     "kv.num_gpu_blocks_override": 5000,
@@ -69,6 +74,15 @@ OTHER: dict[str, Any] = {  # a value of each server key that is not its default
     "cluster": {"replicas": 2, "router": "round_robin"},
 }
 BASE = load_scenario("chat-a100")
+EXPERTS = {"model.name": "mixtral-8x7b", "parallel.tensor_parallel_size": 2}
+NEEDS = {"parallel.expert_parallel": EXPERTS, "parallel.expert_skew": EXPERTS}
+"""What must be set for a key to be allowed."""
+
+
+def base_of(key: str) -> Scenario:
+    return BASE.with_(**NEEDS.get(key, {}))
+
+
 POISSON = BASE.with_(
     **{
         "workload.arrivals": {"kind": "poisson", "rate": 4.0},
@@ -97,9 +111,9 @@ def test_every_scenario_key_is_exported_harmless_or_listed() -> None:
 @pytest.mark.parametrize("server", RULES)
 @pytest.mark.parametrize("key", OTHER)
 def test_a_changed_key_changes_the_command_or_is_listed(server: str, key: str) -> None:
-    changed = BASE.with_(**{key: OTHER[key]})
-    argv, lacks = serve(server, changed)
-    assert (argv, lacks) != serve(server, BASE) or key in lacks
+    base = base_of(key)
+    argv, lacks = serve(server, base.with_(**{key: OTHER[key]}))
+    assert (argv, lacks) != serve(server, base) or key in lacks
 
 
 @pytest.mark.parametrize("server", RULES)
@@ -107,7 +121,7 @@ def test_every_flag_is_one_the_server_has(server: str) -> None:
     known = {f"--{flag}" for flag in FLAGS[server].split()}
     known |= {f"--no-{flag[2:]}" for flag in known}
     for key in OTHER:
-        argv, _ = serve(server, BASE.with_(**{key: OTHER[key]}))
+        argv, _ = serve(server, base_of(key).with_(**{key: OTHER[key]}))
         assert {each for each in argv if each.startswith("--")} <= known
 
 

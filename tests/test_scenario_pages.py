@@ -33,7 +33,9 @@ def test_the_tiny_pages_are_written_the_same_twice(script: ModuleType, tmp_path:
     pages = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     assert pages == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
     names = {page.name for page in script.PAGES}
-    assert names == {"offline", "online", "long-context", "agentic", "two-tenants", "completion"}
+    assert names == {
+        *("offline", "online", "low-latency", "long-context", "agentic", "two-tenants", "completion"),
+    }
     assert pages.keys() == {*(f"{name}.md" for name in names), "README.md"}
 
 

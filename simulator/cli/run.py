@@ -110,6 +110,8 @@ def outcome(made: Run, written: list[Path]) -> str:
     if made.scenario.speculative is not None:
         lines.append(drafts_line(made))
     lines.append(steps_line(made))
+    if isinstance(own.get("bubble_share"), float):
+        lines.append(pipeline_line(own))
     if own["cost_per_million_output_tokens"] is not None:
         gpus = all_gpus(made.scenario)
         of = f" ({gpus} GPUs)" if gpus > 1 else ""
@@ -131,6 +133,14 @@ def outcome(made: Run, written: list[Path]) -> str:
     first = names.get("report.html")
     lines.append(f"Report: {first}" if first else f"Run folder: {written[0].parent}")
     return "\n".join(lines)
+
+
+def pipeline_line(own: dict[str, object]) -> str:
+    """Say how much of the stages' time was idle while batches were in flight."""
+    pipeline = own["pipeline"]
+    assert isinstance(pipeline, dict), "a run over stages has it"
+    busy = ", ".join(f"{100 * share:.0f}" for share in pipeline["stage_busy_share"])
+    return f"Pipeline: bubbles {100 * own['bubble_share']:.1f} % of stage time; stages busy {busy} %"  # type: ignore[operator]
 
 
 def drafts_line(made: Run) -> str:

@@ -13,6 +13,7 @@ def kv_size(
     hardware: Annotated[str, typer.Option(help="GPU; see `servetwin list hardware`.")] = "a100-80gb-sxm",
     context: Annotated[int | None, typer.Option(help="Tokens a request; default: the model's limit.")] = None,
     tensor_parallel_size: Annotated[int, typer.Option(help="GPUs that share the model.")] = 1,
+    pipeline_parallel_size: Annotated[int, typer.Option(help="Stages that the layers are cut into.")] = 1,
     kv_cache_dtype: Annotated[str, typer.Option(help="auto, fp8 or int8.")] = "auto",
     gpu_memory_utilization: Annotated[float, typer.Option(help="Share of memory that vLLM may use.")] = 0.92,
     num_gpu_blocks_override: Annotated[int | None, typer.Option(help="vLLM's own number of blocks.")] = None,
@@ -36,6 +37,7 @@ def kv_size(
         kv_cache_dtype=kv_cache_dtype,
         tensor_parallel_size=tensor_parallel_size,
         num_gpu_blocks_override=num_gpu_blocks_override,
+        pipeline_parallel_size=pipeline_parallel_size,
     )
     print(json.dumps(found.to_dict(), indent=1) if as_json else "\n".join(found.lines()))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from simulator.cluster.routers import ROUTERS, Router
 from simulator.config.admission import build_rules
 from simulator.config.cluster import replica_scenarios
+from simulator.config.parallel import check_parallel
 from simulator.config.policies import Policy, PolicyFile, find_policy, policy_files
 from simulator.config.scenario import Scenario, SchedulerSection
 from simulator.config.speculative import build_draft_model, build_speculation
@@ -24,8 +25,9 @@ from simulator.kv.size import KvSize, kv_size
 from simulator.latency.base import LatencyModel
 from simulator.latency.drafting import WithLookup, with_draft_model
 from simulator.latency.estimate import estimate
-from simulator.latency.group import group_profile
+from simulator.latency.group import group_profile, pair_of
 from simulator.latency.linear import LinearModel
+from simulator.latency.pipeline import Pipeline, pipelined
 from simulator.latency.profile import Profile
 from simulator.latency.profile_file import best_profile_path, shipped_profiles
 from simulator.schedulers import BATCHING, COLLECT_PRESETS, Scheduler
@@ -118,6 +120,7 @@ def _one_machine(scenario: Scenario) -> Machine:
         )
     if scenario.speculative is not None and scenario.scheduler.async_scheduling:
         raise ConfigError("scheduler.async_scheduling: must be false under speculative, got true")
+    check_parallel(scenario, model)
     draft = build_draft_model(scenario.speculative, model)
     size = kv_size(
         model,
@@ -130,6 +133,7 @@ def _one_machine(scenario: Scenario) -> Machine:
         kv_cache_dtype=scenario.kv.kv_cache_dtype,
         tensor_parallel_size=scenario.parallel.tensor_parallel_size,
         num_gpu_blocks_override=scenario.kv.num_gpu_blocks_override,
+        pipeline_parallel_size=scenario.parallel.pipeline_parallel_size,
     )
     latency = build_latency(scenario, model, hardware)
     notes = list(_latency_notes(scenario, latency))
@@ -157,14 +161,25 @@ def build_latency(scenario: Scenario, model: Model, hardware: Hardware) -> Laten
     """Return the latency model the scenario names: profile, roofline or line."""
     section = scenario.latency
     latency: LatencyModel
+    if model.moe is not None:
+        model = replace(model, moe=replace(model.moe, skew=scenario.parallel.expert_skew))
+    gpus, stages = scenario.parallel.tensor_parallel_size, scenario.parallel.pipeline_parallel_size
     if section.kind == "linear":
         latency = _linear(section.coefficients or {})
     else:
-        gpus = scenario.parallel.tensor_parallel_size
         measured = (
             group_profile(hardware, model, gpus, section.profile) if section.kind == "profile" else None
         )
-        latency = measured or estimate(hardware, model, scenario.kv.kv_cache_dtype, tensor_parallel_size=gpus)
+        latency = measured or estimate(
+            hardware,
+            model,
+            scenario.kv.kv_cache_dtype,
+            tensor_parallel_size=gpus,
+            expert_parallel=scenario.parallel.expert_parallel,
+        )
+    if stages > 1:
+        pair = pair_of(hardware, section.profile) if section.kind == "profile" else None
+        latency = pipelined(latency, hardware, model, stages, gpus, pair)
     return latency.overlapped() if scenario.scheduler.async_scheduling else latency
 
 
@@ -203,11 +218,20 @@ def _latency_notes(scenario: Scenario, latency: LatencyModel) -> list[str]:
 
 
 def _group_notes(scenario: Scenario, latency: LatencyModel) -> list[str]:
-    """Say what is per GPU in a tensor-parallel group, and what about it is no measurement."""
+    """Say what is per GPU in a group, and what about it is no measurement."""
     gpus = scenario.parallel.tensor_parallel_size
+    notes = _pipeline_notes(scenario, latency) if isinstance(latency, Pipeline) else []
+    if scenario.parallel.expert_parallel:
+        notes.append(
+            f"expert parallel: whole experts on each of {gpus} GPUs, popular by a Zipf exponent of "
+            f"{scenario.parallel.expert_skew:g}, an assumption; a layer ends when the busiest GPU does, and "
+            "results are summed by the tensor-parallel all-reduce, as in vLLM without data parallelism"
+        )
+    if isinstance(latency, Pipeline):
+        latency = latency.stages[0]
     if gpus == 1:
-        return []
-    notes = [
+        return notes
+    notes += [
         f"tensor parallel {gpus}: weights and KV blocks are those of each GPU, throughput and cost of all "
         f"{gpus} together"
     ]
@@ -220,6 +244,18 @@ def _group_notes(scenario: Scenario, latency: LatencyModel) -> list[str]:
     if scenario.kv.tiers:
         notes.append("kv.tiers: capacity and bandwidth are each GPU's own")
     return notes
+
+
+def _pipeline_notes(scenario: Scenario, latency: Pipeline) -> list[str]:
+    """Say what a pipeline's numbers are of, and what about them is assumed."""
+    n = len(latency.stages)
+    return [
+        f"pipeline parallel {n}: stages of {', '.join(map(str, latency.layers))} layers; KV blocks are those "
+        f"of the stage with the fewest, throughput and cost of all {scenario.parallel.num_gpus} GPUs",
+        f"up to {n} batches are under way at once, each of up to max_num_batched_tokens tokens, "
+        "and max_num_seqs bounds all together; each stage has the whole host time of a step; "
+        "links are not measured",
+    ]
 
 
 def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) -> Scheduler:
@@ -249,6 +285,10 @@ def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) ->
         )
     min_batch, max_wait_ms = _collect_rule(keys)
     speculation = build_speculation(scenario.speculative)
+    if batching.keeps_finished and scenario.parallel.pipeline_parallel_size > 1:
+        raise ConfigError(
+            "parallel.pipeline_parallel_size: must be 1 under a batching policy that keeps finished sequences"
+        )
     return batching(
         kv,
         order=order,

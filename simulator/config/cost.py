@@ -8,14 +8,9 @@ from simulator.config.scenario import Scenario
 HOUR = 3600.0
 
 
-def num_gpus(scenario: Scenario) -> int:
-    """Return the GPUs of one replica."""
-    return scenario.parallel.tensor_parallel_size
-
-
 def all_gpus(scenario: Scenario) -> int:
     """Return the GPUs of all replicas that there are at the start."""
-    return sum(count * num_gpus(each) for count, each in replica_scenarios(scenario))
+    return sum(count * each.parallel.num_gpus for count, each in replica_scenarios(scenario))
 
 
 def price_per_hour(scenario: Scenario) -> float | None:
@@ -24,7 +19,7 @@ def price_per_hour(scenario: Scenario) -> float | None:
     for count, each in replica_scenarios(scenario):
         if each.hardware.price_per_gpu_hour is None:
             return None
-        total += count * num_gpus(each) * each.hardware.price_per_gpu_hour
+        total += count * each.parallel.num_gpus * each.hardware.price_per_gpu_hour
     return total
 
 

@@ -17,6 +17,7 @@ from simulator.config.policies import policy_records
 from simulator.config.served import Part, ServedRun
 from simulator.config.tenants import slo_of, tenant_limits, tenant_weights
 from simulator.config.wrong_policies import policies_in_force
+from simulator.engine.pipeline import Line
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel, StepFeatures
 from simulator.metrics.fairness import fairness
@@ -83,10 +84,20 @@ def own_summary(run: Run, served: ServedRun, tables: Sequence[StepTable]) -> dic
         ),
         "skipped": run.workload.skipped,
     }
+    lines = [line for part in parts if (line := part.line) is not None]
+    if lines:
+        own |= pipeline_summary(lines)
     if served.fleet is not None:
         own |= cluster_summary(scenario, served, tables)
     told = [*memory_notes(own), *_stall(run, parts, tally["unfinished"])]
     return own | {"notes": [*machine.notes, *run.workload.notes, *told], "scenario": scenario.to_dict()}
+
+
+def pipeline_summary(lines: Sequence[Line]) -> dict[str, object]:
+    """Return the idle share of all stages, and what those of the first pipeline did."""
+    total = sum(line.in_flight for line in lines)
+    idle = sum((line.bubble_share or 0.0) * line.in_flight for line in lines)
+    return {"bubble_share": idle / total if total else None, "pipeline": lines[0].summary()}
 
 
 def _steps(run: Run, parts: Sequence[Part]) -> dict[str, object]:

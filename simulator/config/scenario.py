@@ -261,6 +261,9 @@ class RunSection(Section):
 
 
 LATER_KEYS: dict[str, object] = {
+    "parallel.pipeline_parallel_size": 1,
+    "parallel.expert_parallel": False,
+    "parallel.expert_skew": 0.0,
     "speculative.num_speculative_tokens_per_batch_size": None,
     "speculative.lookup_us": 0.0,
     "cluster": None,

@@ -12,7 +12,8 @@ import numpy as np
 from simulator.cluster.members import Member
 from simulator.cluster.serve import FleetServed
 from simulator.config.build import Machine
-from simulator.engine.serve import Served
+from simulator.engine.pipeline import Line
+from simulator.engine.serve import Served, line_of
 from simulator.metrics.recorder import Recorder
 from simulator.metrics.request_log import RequestLog
 from simulator.metrics.tables import COMPLETED, Floats, Ints, RequestTable, StepTable, merged
@@ -29,6 +30,7 @@ class Part(NamedTuple):
     scheduler: Scheduler
     machine: Machine
     member: Member | None = None
+    line: Line | None = None  # the stages of a pipeline
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,19 @@ class ServedRun:
     def alone(cls, served: Served, machine: Machine) -> ServedRun:
         """Wrap what one replica served."""
         recorder = served.recorder
-        return cls(recorder.log, [Part(recorder, served.scheduler, machine)])
+        return cls(recorder.log, [Part(recorder, served.scheduler, machine, line=served.line)])
 
     @classmethod
     def by_fleet(cls, served: FleetServed, machines: list[Machine]) -> ServedRun:
         """Wrap what a fleet served; `machines` are those of its kinds of replicas."""
         parts = [
-            Part(each.replica.recorder, each.replica.scheduler, machines[each.kind], each)
+            Part(
+                each.replica.recorder,
+                each.replica.scheduler,
+                machines[each.kind],
+                each,
+                line_of(each.replica),
+            )
             for each in served.members
         ]
         return cls(served.log, parts, served)

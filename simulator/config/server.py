@@ -16,7 +16,6 @@ from simulator.cluster.serve import ReplicaKind, serve_fleet
 from simulator.config.axes import AXES
 from simulator.config.build import Machine, Policies, build_router, build_scheduler
 from simulator.config.cluster import AutoscalerSection, replica_scenarios
-from simulator.config.cost import num_gpus
 from simulator.config.scenario import Scenario
 from simulator.config.served import ServedRun
 from simulator.config.speculative import build_acceptance
@@ -152,7 +151,7 @@ def _kinds(
     for (count, each), its in zip(replica_scenarios(scenario), machine.kinds, strict=True):
         kind = ReplicaKind(
             its.hardware.name,
-            num_gpus(each),
+            each.parallel.num_gpus,
             partial(_own_scheduler, each, its, policies),
             its.latency if timing is None else timing(its.latency, len(found)),
             each.scheduler.async_scheduling,

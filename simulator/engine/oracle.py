@@ -75,7 +75,7 @@ class SimulatedExecutor:
         ends, truth = self._ends, self._truth
         while ends:
             step, order, seq = ends[0]
-            if seq.group is None or seq.order != order or seq not in truth:
+            if seq.group is not self._group or seq.order != order or seq not in truth:
                 heapq.heappop(ends)  # preempted, aborted or ended since this entry was made
                 continue
             due = truth[seq] + seq.num_prompt - seq.offset - 1  # num_output is then the truth

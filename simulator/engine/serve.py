@@ -16,9 +16,12 @@ from simulator.engine.fault import FirstFault
 from simulator.engine.laid_out import Turn
 from simulator.engine.links import Links
 from simulator.engine.oracle import SimulatedExecutor
+from simulator.engine.pipeline import Line, PipelinedReplica
 from simulator.engine.replica import Observer, Replica
 from simulator.engine.speculating_oracle import SpeculatingExecutor
 from simulator.latency.base import LatencyModel
+from simulator.latency.pipeline import pipeline_of
+from simulator.metrics.lanes import LaneRecorder
 from simulator.metrics.recorder import Recorder
 from simulator.metrics.request_log import RequestLog
 from simulator.metrics.verifications import Verifications
@@ -44,10 +47,11 @@ MakeExecutor = Callable[[Scheduler, SimulatedExecutor], Executor]
 
 
 class Served(NamedTuple):
-    """A finished simulation: what was recorded, and the scheduler as it was left."""
+    """A finished simulation: what was recorded, the scheduler as it was left, and its pipeline's stages."""
 
     recorder: Recorder
     scheduler: Scheduler
+    line: Line | None = None
 
 
 def serve(
@@ -89,7 +93,12 @@ def serve(
     scheduler.check()
     if progress is not None:
         progress(replica.log.num_done, len(requests))
-    return Served(replica.recorder, scheduler)
+    return Served(replica.recorder, scheduler, line_of(replica))
+
+
+def line_of(replica: Replica) -> Line | None:
+    """Return the stages of a replica that is a pipeline."""
+    return replica.executor.line if isinstance(replica, PipelinedReplica) else None
 
 
 def make_replica(
@@ -111,6 +120,23 @@ def make_replica(
 
     In a fleet a replica has an index, and shares the `turn` with the others.
     """
+    pipeline = pipeline_of(latency)
+    if pipeline is not None:
+        if async_scheduling or scheduler.speculation or scheduler.kv.tiers or scheduler.keeps_finished:
+            raise ValueError("a pipeline knows no async_scheduling, speculation, tiers or static batches")
+        lanes = LaneRecorder(log, scheduler.kv.pool.num_blocks)
+        replica = PipelinedReplica(
+            env,
+            scheduler,
+            pipeline,
+            lanes,
+            observers=observers,
+            check_invariants=check_invariants,
+            index=index,
+            turn=turn,
+        )
+        _tell_policies(scheduler, pipeline, replica.executor)
+        return replica
     recorder = Recorder(log, scheduler.kv.pool.num_blocks)
     tiers = scheduler.kv.tiers
     links = None if tiers is None else Links(tiers)
@@ -120,11 +146,7 @@ def make_replica(
         simulated = _speculating(scheduler, latency, links, acceptance, async_scheduling)
         recorder.verifications = Verifications()
     executor = simulated if make_executor is None else make_executor(scheduler, simulated)
-    if scheduler.latency is None:
-        scheduler.latency = latency
-    policies = (scheduler.waiting.order, scheduler.victim, *scheduler.admission)
-    if any(getattr(policy, "__name__", "").endswith("_oracle") for policy in policies):
-        scheduler.ctx.open_oracle(executor.remaining)
+    _tell_policies(scheduler, latency, executor)
     return Replica(
         env,
         scheduler,
@@ -137,6 +159,15 @@ def make_replica(
         index=index,
         turn=turn,
     )
+
+
+def _tell_policies(scheduler: Scheduler, latency: LatencyModel, executor: Executor) -> None:
+    """Let policies know the price of steps, and the oracles among them the truth."""
+    if scheduler.latency is None:
+        scheduler.latency = latency
+    policies = (scheduler.waiting.order, scheduler.victim, *scheduler.admission)
+    if any(getattr(policy, "__name__", "").endswith("_oracle") for policy in policies):
+        scheduler.ctx.open_oracle(executor.remaining)
 
 
 def run_until(

@@ -105,6 +105,10 @@ def find_bounds(
     one_replica(run.scenario, "bounds")
     if run.scenario.speculative is not None:
         raise ConfigError("bounds: speculative must be null, for more than a token a step nothing is bounded")
+    if run.scenario.parallel.pipeline_parallel_size > 1:
+        raise ConfigError(
+            "bounds: parallel.pipeline_parallel_size must be 1, overlapping batches are not bounded"
+        )
     notes = _notes(run)
     best = _Best.of(run)
     limits: tuple[Limit, ...] = ()

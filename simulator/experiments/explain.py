@@ -89,6 +89,10 @@ def explain(
 ) -> Explanation:
     """Simulate a scenario again and explain one request; ConfigError if there is none of that id."""
     one_replica(scenario, "explain")
+    if scenario.parallel.pipeline_parallel_size > 1:
+        raise ConfigError(
+            "explain: parallel.pipeline_parallel_size must be 1, steps that overlap are not told apart"
+        )
     story = Story([request_id])
     run = run_scenario(scenario, policies=policies, workload=workload, observers=[story])
     return story_of(run, story, request_id)

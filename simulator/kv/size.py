@@ -5,7 +5,9 @@
 which is vLLM's rule (`determine_available_memory`), with the profiled activation peak and CUDA graphs
 replaced by an assumed `reserve_gib`. Where vLLM's own number is known it is better: pass it as
 `num_gpu_blocks_override`. All ranks of a tensor-parallel group are alike here, so one rank's count is the
-pool's. Left out: quantisation scales of an int8 cache, and vLLM's hybrid manager (a block has all layers).
+pool's. The stages of a pipeline are not: each holds its own layers and their KV, the first the embedding and
+the last the head, and the one with the fewest blocks decides for all. Left out: quantisation scales of an
+int8 cache, and vLLM's hybrid manager (a block has all layers).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 
 from simulator.errors import ConfigError
 from simulator.specs import Hardware, Model, get_hardware, get_model
+from simulator.specs.stages import stage_of, stage_weight_bytes
 
 GIB = 2**30
 GROUPS = (2, 4, 8)  # GPUs of one server that a model is spread over
@@ -40,6 +43,8 @@ class KvSize:
     context: int  # tokens of one request, prompt and output together
     max_model_len: int  # the model's, in tokens
     request_bytes: int  # of one request, in whole blocks
+    pipeline_parallel_size: int = 1
+    stage: int = 0  # whose terms these are: the one that has the fewest blocks
 
     @property
     def usable_bytes(self) -> int:
@@ -74,11 +79,15 @@ class KvSize:
     def lines(self) -> list[str]:
         """Explain the size term by term; every figure names its unit."""
         tp = self.tensor_parallel_size
-        head = f"{self.model} on {self.hardware}" + (f", tensor parallel {tp}, per GPU" if tp > 1 else "")
+        pp = self.pipeline_parallel_size
+        head = f"{self.model} on {self.hardware}" + (f", tensor parallel {tp}" if tp > 1 else "")
+        head += f", stage {self.stage + 1} of {pp}, which has the fewest blocks" if pp > 1 else ""
+        head += ", per GPU" if tp * pp > 1 else ""
+        layers = "all layers" if pp == 1 else "the stage's layers"
         source = ", by the given number of blocks" if self.is_override else ""
         logged = f"vLLM logs {self.num_gpu_blocks * self.block_size:,}"
         rows = [
-            ("KV per token", f"{self.bytes_per_token:,} bytes in {self.kv_cache_dtype}, all layers"),
+            ("KV per token", f"{self.bytes_per_token:,} bytes in {self.kv_cache_dtype}, {layers}"),
             ("KV block", f"{self.block_size} tokens, {self.block_bytes:,} bytes"),
             ("GPU memory", f"{_both(self.memory_bytes)}, as the device reports it"),
             (f"  x {self.gpu_memory_utilization:g}", _both(self.usable_bytes)),
@@ -111,11 +120,13 @@ def kv_size(
     tensor_parallel_size: int = 1,
     num_gpu_blocks_override: int | None = None,
     draft: Model | None = None,
+    pipeline_parallel_size: int = 1,
 ) -> KvSize:
     """Size the KV pool of a model on a GPU; `context` defaults to the model's max_model_len.
 
-    A `draft` model has its weights beside it and its KV in the same blocks. ConfigError says which term is
-    out of range or too large.
+    Under pipeline parallelism the terms are those of the stage that has the fewest blocks. A `draft` model
+    has its weights beside it and its KV in the same blocks. ConfigError says which term is out of range or
+    too large.
     """
     model = get_model(model) if isinstance(model, str) else model
     hardware = get_hardware(hardware) if isinstance(hardware, str) else hardware
@@ -123,30 +134,32 @@ def kv_size(
     _check("gpu_memory_utilization", gpu_memory_utilization, 0 < gpu_memory_utilization <= 1, "in (0, 1]")
     _check("reserve_gib", reserve_gib, 0 <= reserve_gib < float("inf"), "finite and >= 0")
     counts = {"block_size": block_size, "context": context, "tensor_parallel_size": tensor_parallel_size}
+    counts["pipeline_parallel_size"] = pipeline_parallel_size
     for field, value in counts.items():
         _check(field, value, value >= 1, ">= 1")
-    rank = (kv_cache_dtype, tensor_parallel_size)
     models = [model] if draft is None else [model, draft]
     tokens = -(-context // block_size) * block_size
-    per_token = sum(each.kv_bytes_per_token(*rank) for each in models)
     size = KvSize(
         model=" with ".join(each.name for each in models),
         hardware=hardware.name,
         tensor_parallel_size=tensor_parallel_size,
         kv_cache_dtype=model.dtype if kv_cache_dtype == "auto" else kv_cache_dtype,
         block_size=block_size,
-        bytes_per_token=per_token,
-        block_bytes=per_token * block_size,
+        bytes_per_token=0,
+        block_bytes=0,
         memory_bytes=hardware.memory,
         gpu_memory_utilization=gpu_memory_utilization,
-        weight_bytes=sum(each.weight_bytes(tensor_parallel_size=tensor_parallel_size) for each in models),
+        weight_bytes=0,
         reserve_bytes=int(reserve_gib * GIB),
         num_gpu_blocks=num_gpu_blocks_override or 0,
         is_override=num_gpu_blocks_override is not None,
         context=context,
         max_model_len=model.max_model_len,
-        request_bytes=sum(each.kv_bytes(tokens, *rank) for each in models),
+        request_bytes=0,
+        pipeline_parallel_size=pipeline_parallel_size,
     )
+    stages = [_stage(models, size, stage, tokens, kv_cache_dtype) for stage in range(pipeline_parallel_size)]
+    size = min(stages, key=_free_blocks)
     try:
         return _derived(size)
     except ConfigError as error:
@@ -154,8 +167,30 @@ def kv_size(
         raise ConfigError(f"{error}{fits}") if fits else error from None
 
 
+def _stage(models: list[Model], size: KvSize, stage: int, tokens: int, kv_dtype: str) -> KvSize:
+    """Fill in what one stage holds; without a pipeline that is the whole model."""
+    pp, tp = size.pipeline_parallel_size, size.tensor_parallel_size
+    rank = (kv_dtype, tp)
+    parts = [stage_of(each, stage, pp) for each in models]
+    per_token = sum(part.kv_bytes_per_token(*rank) for part in parts)
+    return replace(
+        size,
+        stage=stage,
+        bytes_per_token=per_token,
+        block_bytes=per_token * size.block_size,
+        weight_bytes=sum(stage_weight_bytes(each, stage, pp, tp) for each in models),
+        request_bytes=sum(part.kv_bytes(tokens, *rank) for part in parts),
+    )
+
+
+def _free_blocks(size: KvSize) -> int:
+    return (size.usable_bytes - size.weight_bytes - size.reserve_bytes) // size.block_bytes
+
+
 def _group_that_fits(models: list[Model], size: KvSize) -> str:
     """Name the smallest larger group on whose GPUs the model and one request fit; nothing if none does."""
+    if size.pipeline_parallel_size > 1:
+        return ""
     for gpus in GROUPS:
         try:
             rank = (size.kv_cache_dtype, gpus)
@@ -179,6 +214,8 @@ def _derived(size: KvSize) -> KvSize:
     if blocks >= 2:
         return replace(size, num_gpu_blocks=blocks)
     who = f"{size.model} on {size.hardware} with tensor_parallel_size {size.tensor_parallel_size}"
+    if size.pipeline_parallel_size > 1:
+        who += f", stage {size.stage + 1} of {size.pipeline_parallel_size}"
     share = f"gpu_memory_utilization {size.gpu_memory_utilization:g} x {_both(size.memory_bytes)}"
     if left <= 0:
         raise ConfigError(f"{who}: the weights take {_both(size.weight_bytes)} per GPU, more than {share}")

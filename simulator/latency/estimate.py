@@ -33,9 +33,10 @@ def estimate(
     kv_dtype: str = "auto",
     host: Host = ASSUMED_HOST,
     tensor_parallel_size: int = 1,
+    expert_parallel: bool = False,
 ) -> Profile:
     """Price a model on a GPU, or on a group, from peaks and shapes; every step is marked as extrapolated."""
-    model = rank_of(model, tensor_parallel_size)
+    model = rank_of(model, tensor_parallel_size, expert_parallel=expert_parallel)
     roofline = Roofline.of(hardware, model, kv_dtype)
     batch, kv = np.array([1.0, MAX_BATCH]), np.array([1.0, roofline.efficiency.kv_tile, 2**17])
     attention = model.num_layers * roofline.decode_attention(batch[:, None], kv[None, :])

@@ -35,6 +35,11 @@ def group_profile(
     return grouped(profile, _all_reduce(hardware, tensor_parallel_size, source))
 
 
+def pair_of(hardware: Hardware, source: str | Path | None = None) -> AllReduce:
+    """Return the all-reduce of two linked GPUs, found as a group's is."""
+    return _all_reduce(hardware, 2, source)
+
+
 def _all_reduce(hardware: Hardware, gpus: int, source: str | Path | None) -> AllReduce:
     """Return the all-reduce of the profile's file, else of this GPU's shipped one, else an estimate."""
     if source is not None:

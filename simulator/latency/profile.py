@@ -197,7 +197,7 @@ class Profile:
         if flops <= 0 or bandwidth <= 0:
             raise ValueError(f"flops and bandwidth must be > 0, got {flops} and {bandwidth}")
         if self.communication is not None:  # links stay as they are
-            return self._alone().scaled(flops, bandwidth).grouped(self.communication)
+            return self.alone().scaled(flops, bandwidth).grouped(self.communication)
         old, new = self.roofline, self.roofline.scaled(flops, bandwidth)
         tokens, rows = np.arange(len(self.dense)), np.arange(len(self.head))
         head = np.maximum(old.head(rows), 1e-300)
@@ -223,7 +223,7 @@ class Profile:
             provenance=f"{self.provenance}; {communication.source}",
         )
 
-    def _alone(self) -> Profile:
+    def alone(self) -> Profile:
         """Return one rank's profile, without communication."""
         group = self.communication
         if group is None:
@@ -282,7 +282,7 @@ class Profile:
         self, dense: float, decode: float, prefill: float, host: float, communication: float = 1.0
     ) -> Profile:
         if self.communication is not None:
-            alone = self._alone()._times(dense, decode, prefill, host)
+            alone = self.alone()._times(dense, decode, prefill, host)
             return alone.grouped(self.communication.times(communication))
         return replace(
             self,

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simulator.latency.base import Floats
+from simulator.latency.experts import expert_load
 from simulator.specs.hardware import Hardware
 from simulator.specs.models import Model, dtype_bits
 
@@ -101,15 +102,15 @@ class Roofline:
     def layer(self, m: ArrayLike) -> Floats:
         """Return the seconds of everything but attention in one layer, for m tokens.
 
-        In a mixture of experts a batch reads the weights of min(experts, tokens * experts a token).
+        In a mixture of experts a batch reads the weights of the experts that its tokens chose; where experts
+        are spread over GPUs, this is the one with most to do.
         """
         rows = np.asarray(m, dtype=np.float64)
         gemms, moe = self.model.layer_gemms(), self.model.moe
         seconds = self.elementwise(rows)
         if moe:
             gemms, expert = gemms[: -2 * moe.experts_per_token], gemms[-2:]
-            routed = rows * moe.experts_per_token
-            active = np.minimum(moe.num_experts, routed)
+            routed, active = expert_load(moe, rows)
             for n, k in expert:
                 moved = self.weight_bytes * active * n * k + 2 * routed * (n + k)
                 seconds = seconds + self.soft_max(2 * routed * n * k, moved)

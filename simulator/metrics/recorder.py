@@ -25,6 +25,7 @@ from simulator.metrics.transfers import Transfers
 from simulator.metrics.verifications import Verifications
 from simulator.request import Request, Sequence
 from simulator.schedulers.base import Scheduler
+from simulator.schedulers.flight import Flight
 
 
 class Recorder:
@@ -48,6 +49,7 @@ class Recorder:
         self._left_out: list[Sequence] = []  # decodes that the last step left out
         self.transfers = Transfers()
         self.verifications: Verifications | None = None  # under speculation
+        self.flight: Flight | None = None  # where several batches are under way at once
         self.num_skipped = 0  # steps taken without asking the scheduler again
 
     @property
@@ -69,6 +71,8 @@ class Recorder:
             kv_tokens += seq._computed
         if self.verifications is not None:
             kv_tokens += sum(seq._computed for seq in scheduler.running if seq.speculates)
+        if self.flight is not None:
+            kv_tokens += self.flight.kv_tokens(batch)
         self._spans.frombytes(
             pack_span(
                 1,

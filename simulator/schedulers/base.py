@@ -23,6 +23,7 @@ from simulator.schedulers.checks import check
 from simulator.schedulers.collecting import collected
 from simulator.schedulers.context import Context
 from simulator.schedulers.fetching import cancel_fetch, finish_fetch
+from simulator.schedulers.flight import Flight
 from simulator.schedulers.keys import largest
 from simulator.schedulers.orders import Order, fcfs, priority
 from simulator.schedulers.preempting import VAIN_PREEMPTIONS, Preemption, give_claims_back, give_up
@@ -100,6 +101,7 @@ class Scheduler:
         self.fetching: dict[Sequence, None] = {}  # admitted, but their blocks are still elsewhere
         self.prefills: dict[Sequence, None] = {}  # of these, the ones with a prompt or a recomputation to do
         self.decodes = DecodeGroup(kv.block_size)
+        self.flight: Flight | None = None  # of several batches, if the engine has them
         self.padding: dict[Sequence, None] = {}  # finished sequences that a static batch still carries
         self.num_grouped_steps = 0  # steps that took all decodes as one group
         self.num_listed_steps = 0  # steps that had to walk the running sequences one by one
@@ -210,7 +212,7 @@ class Scheduler:
         With `whole`, prompts are never cut: one that exceeds what is left of the budget ends the loop, one
         that exceeds the whole budget runs alone in its step.
         """
-        if self.num_vain and self.is_stuck:
+        if (self.num_vain and self.is_stuck) or (self.flight is not None and self.flight.limbo):
             self.held_by = "blocks"
             return
         while self.waiting.size:

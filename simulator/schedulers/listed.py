@@ -23,7 +23,7 @@ def take_listed(scheduler: Scheduler, batch: Batch, order: list[Sequence]) -> No
     i = 0
     while i < len(order) and batch.budget > 0:
         seq = order[i]
-        has_work = seq.is_decode or seq in scheduler.prefills
+        has_work = _decodes(scheduler, seq) or seq in scheduler.prefills
         n = batch.chunk_size(seq, seq.num_computed) if has_work else 0
         while not scheduler.kv.allocate(seq, n):
             victim = scheduler.choose_victim()
@@ -48,17 +48,22 @@ def take_listed(scheduler: Scheduler, batch: Batch, order: list[Sequence]) -> No
 def _fill(scheduler: Scheduler, batch: Batch, order: list[Sequence], taken: dict[Sequence, int]) -> None:
     """Put into the batch what was taken; decodes that got nothing are postponed."""
     scheduler.num_listed_steps += 1
-    members = [seq for seq in order if seq.group is not None]
+    members = [seq for seq in order if seq.group is scheduler.decodes]
     contexts = [seq.num_computed + 1 for seq in members if seq in taken]
     if contexts:
         batch.add_decodes(len(contexts), sum(contexts), max(contexts))
         for seq in members:
             if seq not in taken:
                 scheduler.decodes.postpone(seq)
-    batch.postponed = [seq for seq in order if seq.is_decode and seq not in taken]
+    batch.postponed = [seq for seq in order if _decodes(scheduler, seq) and seq not in taken]
     for seq in order:
         if seq.group is None and taken.get(seq):
             batch.add_chunk(seq, taken[seq], seq.num_computed)
+
+
+def _decodes(scheduler: Scheduler, seq: Sequence) -> bool:
+    """Say whether a sequence decodes and its last token is known: it may be under way in another batch."""
+    return seq.group is scheduler.decodes or seq.speculates
 
 
 def blocks_suffice(scheduler: Scheduler, batch: Batch) -> bool:

@@ -32,6 +32,8 @@ VAIN_PREEMPTIONS = 64
 
 def give_up(scheduler: Scheduler, seq: Sequence, batch: Batch, num_scheduled: int) -> None:
     """Free a running sequence's blocks and put it back into the queue."""
+    if scheduler.flight is not None:
+        scheduler.flight.hold(seq)
     scheduler.release(seq, num_scheduled)
     if scheduler.preemption != "recompute" and seq._computed:
         _swap_out(scheduler, seq, batch)

@@ -20,7 +20,7 @@ def charge(scheduler: Scheduler, batch: Batch, k: int = 1) -> None:
     if batch.num_decodes:
         left_out = set(batch.postponed)
         for seq in scheduler.running:
-            if seq.group is not None and seq not in left_out:
+            if seq.group is scheduler.decodes and seq not in left_out:
                 served(seq, k)
 
 

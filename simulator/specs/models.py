@@ -42,6 +42,8 @@ class MoE:
     intermediate_size: int  # of one routed expert
     shared_intermediate_size: int = 0  # of all shared experts together
     num_dense_layers: int = 0  # layers that keep the ordinary MLP
+    skew: float = 0.0  # Zipf exponent of how popular experts are (`simulator.latency.experts`)
+    ranks: int = 1  # GPUs over which whole experts are spread; of a rank's shape, as `rank_of` makes it
 
 
 @dataclass(frozen=True, slots=True)

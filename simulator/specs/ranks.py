@@ -13,8 +13,10 @@ from dataclasses import replace
 from simulator.specs.models import Model
 
 
-def rank_of(model: Model, tensor_parallel_size: int) -> Model:
+def rank_of(model: Model, tensor_parallel_size: int, *, expert_parallel: bool = False) -> Model:
     """Return what one rank computes, named `model/tp4`; the model itself for a group of one.
+
+    With `expert_parallel` routed experts are whole, and each rank has its share of them.
 
     ConfigError where heads or MLP columns cannot be divided.
 
@@ -39,7 +41,8 @@ def rank_of(model: Model, tensor_parallel_size: int) -> Model:
         moe=moe
         and replace(
             moe,
-            intermediate_size=moe.intermediate_size // tp,
+            intermediate_size=moe.intermediate_size // (1 if expert_parallel else tp),
+            ranks=tp if expert_parallel else 1,
             shared_intermediate_size=moe.shared_intermediate_size // tp,
         ),
     )

@@ -14,7 +14,6 @@ from pathlib import Path
 from simulator.config.build import NO_POLICIES, Machine, Policies, build_machine
 from simulator.config.build_workload import build_workload
 from simulator.config.cluster import replica_scenarios
-from simulator.config.cost import num_gpus
 from simulator.config.loading import load_scenario
 from simulator.config.policies import files_named
 from simulator.config.run import run_scenario
@@ -154,8 +153,9 @@ def _server(server: str, name: str) -> list[str]:
 
 def _gpus(scenario: Scenario, machine: Machine) -> str:
     groups = zip(replica_scenarios(scenario), machine.kinds or (machine,), strict=True)
-    named = [f"{count * num_gpus(each)} x {its.hardware.description}" for (count, each), its in groups]
-    return " and ".join(named)
+    return " and ".join(
+        f"{count * each.parallel.num_gpus} x {its.hardware.description}" for (count, each), its in groups
+    )
 
 
 def _first_gap(load: Workload) -> str:

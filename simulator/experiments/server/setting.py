@@ -98,6 +98,13 @@ def fleet_lacks(cluster: ClusterSection, alike: str, policies: Mapping[str, str]
     return "; ".join(parts)
 
 
+def expert_skew(scenario: Scenario, machine: Machine) -> Setting:
+    """Return the rule of a key that describes the load, not the server."""
+    if not scenario.parallel.expert_skew:
+        return SAME
+    return Setting(lacks="how tokens choose experts is the model's and the load's; no flag sets it")
+
+
 def rule_names(value: object) -> list[tuple[str, object]]:
     """Return the names and arguments of admission rules."""
     rules = value if isinstance(value, list) else [value]

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from simulator.config.build import Machine
 from simulator.config.scenario import Scenario
-from simulator.experiments.server.setting import SAME, Rule, Setting, fleet_lacks, model_id, rule_names
+from simulator.experiments.server.setting import (
+    SAME,
+    Rule,
+    Setting,
+    expert_skew,
+    fleet_lacks,
+    model_id,
+    rule_names,
+)
 
 ORDERS = {"longest_prefix": "lpm"}
 EVICTIONS = ("lfu", "slru")
@@ -189,6 +197,21 @@ def _gpus(scenario: Scenario, machine: Machine) -> Setting:
     return SAME if gpus == 1 else Setting(("--tp-size", str(gpus)))
 
 
+def _stages(scenario: Scenario, machine: Machine) -> Setting:
+    stages = scenario.parallel.pipeline_parallel_size
+    if stages == 1:
+        return SAME
+    return Setting(
+        ("--pp-size", str(stages)), "near: SGLang forms one micro-batch a stage by rules of its own"
+    )
+
+
+def _experts(scenario: Scenario, machine: Machine) -> Setting:
+    if not scenario.parallel.expert_parallel:
+        return SAME
+    return Setting(("--ep-size", str(scenario.parallel.tensor_parallel_size)))
+
+
 SGLANG: dict[str, Rule] = {
     "model.name": lambda scenario, machine: Setting(("--model-path", model_id(scenario.model.name)[0])),
     "model.dtype": _dtype,
@@ -197,6 +220,9 @@ SGLANG: dict[str, Rule] = {
     ),
     "model.max_model_len": lambda _, machine: Setting(("--context-length", str(machine.max_model_len))),
     "parallel.tensor_parallel_size": _gpus,
+    "parallel.pipeline_parallel_size": _stages,
+    "parallel.expert_parallel": _experts,
+    "parallel.expert_skew": expert_skew,
     "kv.block_size": _page_size,
     "kv.gpu_memory_utilization": _memory,
     "kv.num_gpu_blocks_override": _blocks,

@@ -9,7 +9,15 @@ import json
 
 from simulator.config.build import Machine
 from simulator.config.scenario import Scenario
-from simulator.experiments.server.setting import SAME, Rule, Setting, fleet_lacks, model_id, rule_names
+from simulator.experiments.server.setting import (
+    SAME,
+    Rule,
+    Setting,
+    expert_skew,
+    fleet_lacks,
+    model_id,
+    rule_names,
+)
 
 OWN_SCHEDULER = "the nearest is a scheduler class of your own: --scheduler-cls module.Class"
 NGRAM_SIZES = {"prompt_lookup_max": 5, "prompt_lookup_min": 1}
@@ -71,7 +79,7 @@ def _tiers(scenario: Scenario, machine: Machine) -> Setting:
     tiers = scenario.kv.tiers
     if not tiers:
         return SAME
-    gpus = scenario.parallel.tensor_parallel_size
+    gpus = scenario.parallel.num_gpus
     size = sum(tier.capacity_gib for tier in tiers if tier.offload) * gpus  # vLLM's is of all ranks together
     argv = ("--kv-offloading-size", f"{size:g}") if size else ()
     lacks = "bandwidth and latency are your machine's; measure them"
@@ -194,6 +202,11 @@ VLLM: dict[str, Rule] = {
     "model.quantization": _quantization,
     "model.max_model_len": lambda _, machine: Setting(("--max-model-len", str(machine.max_model_len))),
     "parallel.tensor_parallel_size": _flag("tensor-parallel-size", "parallel", "tensor_parallel_size", 1),
+    "parallel.pipeline_parallel_size": _flag(
+        "pipeline-parallel-size", "parallel", "pipeline_parallel_size", 1
+    ),
+    "parallel.expert_parallel": _flag("enable-expert-parallel", "parallel", "expert_parallel", False),
+    "parallel.expert_skew": expert_skew,
     "kv.block_size": _flag("block-size", "kv", "block_size", 16),
     "kv.gpu_memory_utilization": _flag("gpu-memory-utilization", "kv", "gpu_memory_utilization", 0.92),
     "kv.num_gpu_blocks_override": _flag("num-gpu-blocks-override", "kv", "num_gpu_blocks_override", None),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def tokens_per_user_and_gpu(rows: Sequence[Row]) -> Floats:
     """Return output tokens per second, per user and per GPU; shape (rows, 2), nan where there are none."""
     tpot, output = np.array(numbers(rows, "mean_tpot_ms")), np.array(numbers(rows, "output_throughput"))
-    gpus = np.array([row.point.scenario.parallel.tensor_parallel_size for row in rows], dtype=np.float64)
+    gpus = np.array([row.point.scenario.parallel.num_gpus for row in rows], dtype=np.float64)
     tpot[tpot <= 0] = math.nan
     return np.column_stack([1000.0 / tpot, output / gpus]) if len(rows) else np.empty((0, 2))
 
