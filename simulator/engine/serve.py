@@ -6,7 +6,7 @@ import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import simpy
 
@@ -38,6 +38,7 @@ def without_gc() -> Iterator[None]:
             gc.enable()
 
 
+SomeReplica = TypeVar("SomeReplica", bound=Replica)
 MakeExecutor = Callable[[Scheduler, SimulatedExecutor], Executor]
 """Makes a real executor for a scheduler; it may ask the simulated one for the truth and for predictions."""
 
@@ -70,7 +71,7 @@ def serve(
     an `acceptance`, which says what becomes of its drafts.
     """
     env = simpy.Environment()
-    replica = make_replica(
+    replica: Replica = make_replica(
         env,
         scheduler,
         latency,
@@ -103,8 +104,12 @@ def make_replica(
     skip: bool = True,
     make_executor: MakeExecutor | None = None,
     acceptance: Acceptance | None = None,
-) -> Replica:
-    """Put a scheduler, its executor and its records together; the arguments are those of `serve`."""
+    make: type[SomeReplica] = Replica,  # type: ignore[assignment]  # the default of a type variable
+) -> SomeReplica:
+    """Put a scheduler, its executor and its records together; the arguments are those of `serve`.
+
+    `make` is the kind of replica, where it is one of a pool.
+    """
     recorder = Recorder(log, scheduler.kv.pool.num_blocks)
     tiers = scheduler.kv.tiers
     links = None if tiers is None else Links(tiers)
@@ -119,7 +124,7 @@ def make_replica(
     policies = (scheduler.waiting.order, scheduler.victim, *scheduler.admission)
     if any(getattr(policy, "__name__", "").endswith("_oracle") for policy in policies):
         scheduler.ctx.open_oracle(executor.remaining)
-    return Replica(
+    return make(
         env,
         scheduler,
         executor,
