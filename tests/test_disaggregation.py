@@ -11,14 +11,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from simulator.cluster.disaggregation import EXPIRED
 from simulator.cluster.fleet import DIED, Outage
 from simulator.cluster.routers import ROUTERS, round_robin
 from simulator.cluster.serve import FleetServed, ReplicaKind, serve_fleet
 from simulator.cluster.serve_disaggregated import DisaggregatedServed, serve_disaggregated
+from simulator.config.disaggregation import DisaggregationSection, LinkSection, build_link, build_pools
+from simulator.config.loading import load_scenario
 from simulator.engine.clients import ClientPlan
 from simulator.engine.serve import serve
+from simulator.errors import ConfigError
 from simulator.kv.block_manager import BlockManager
 from simulator.kv.tiers import Tier, Tiers
 from simulator.latency.linear import LinearModel
@@ -27,6 +31,7 @@ from simulator.metrics.token_times import gaps
 from simulator.request import Request
 from simulator.schedulers import BATCHING, Chunked
 from simulator.schedulers.orders import priority
+from simulator.specs import get_hardware
 from simulator.specs.links import LINE_RATES, Link
 
 ENDLESS = Link(math.inf, 0.0)
@@ -116,6 +121,17 @@ def test_two_requests_by_hand() -> None:
     assert list(served.log.finished_at) == [5.0, 8.0]
     assert [(each.begun, each.ended, each.num_bytes) for each in served.transfers] == [(1, 3, 2), (3, 6, 3)]
     assert all_gaps(served) == [1.0, 1.0, 3.0, 6.0], "the gap to the second token has the transfer in it"
+    assert tokens(served) == [3, 3]
+    assert is_empty(served)
+
+
+def test_the_decode_replica_may_give_the_first_token_as_under_vllm() -> None:
+    """As above, but the first tokens come when B and A would have got their second ones."""
+    requests = [Request("a", 0.0, 8, 3, 64), Request("b", 0.0, 12, 3, 64)]
+    served = split(requests, [kind(1.0)], [kind(1.0)], SLOW, first_token="decode")
+    assert first_tokens(served) == [4.0, 7.0]
+    assert list(served.log.finished_at) == [6.0, 9.0]
+    assert all_gaps(served) == [1.0] * 4
     assert tokens(served) == [3, 3]
     assert is_empty(served)
 
@@ -369,6 +385,7 @@ def stormy(draw: st.DrawFn) -> dict[str, Any]:
         "outages": outages,
         "plan": ClientPlan(cancel_after=leaves),
         "retry": draw(st.booleans()),
+        "first_token": draw(st.sampled_from(["prefill", "decode"])),
         "num_layers": draw(st.sampled_from([None, 4])),
         "lease": draw(st.sampled_from([2.0, 480.0])),
         "signal_delay": draw(st.sampled_from([0.0, 1.0])),
@@ -441,3 +458,76 @@ def test_at_a_light_load_disaggregation_costs_the_transfer_alone() -> None:
     alone = serve_fleet(requests, [kind()], round_robin, rng=np.random.default_rng(0))
     late = np.array(served.log.finished_at) - np.array(alone.log.finished_at)
     assert late.tolist() == [2.0] * 5
+
+
+# As a scenario names it.
+
+
+def section(**keys: Any) -> DisaggregationSection:
+    return DisaggregationSection.model_validate(keys)
+
+
+def test_DI_01_a_bandwidth_above_the_line_rate_of_its_wire_is_refused() -> None:
+    a100 = get_hardware("a100-80gb-sxm")
+    assert build_link("ib-400g", a100).bandwidth == 50e9
+    assert build_link(LinkSection(bandwidth_gb_s=50, latency_us=0), a100) == Link(50e9, 0.0)
+    with pytest.raises(
+        ConfigError, match=r"bandwidth_gb_s: must be <= 50 GB/s \(400 Gb/s\), .*ib-400g, got 400"
+    ):
+        build_link(LinkSection(name="ib-400g", bandwidth_gb_s=400), a100)
+    with pytest.raises(ConfigError, match=r"the fastest link between GPUs, got 13107\.2"):
+        build_link(LinkSection(bandwidth_gb_s=13107.2), a100)  # 100 tokens of 131,072 bytes a microsecond
+
+
+@pytest.mark.parametrize(
+    ("link", "said"),
+    [
+        ("ib-4000g", "link: 'ib-4000g' is unknown; did you mean ib-400g"),
+        ("nvlink", "link: nvlink, but a100-80gb-pcie has none"),
+        (LinkSection(), "link: needs a name or bandwidth_gb_s"),
+    ],
+)
+def test_a_link_that_is_none_is_refused(link: str | LinkSection, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        build_link(link, get_hardware("a100-80gb-sxm"), get_hardware("a100-80gb-pcie"))
+
+
+def test_a_scenarios_pools_may_differ_and_their_bytes_do_not_depend_on_the_group() -> None:
+    keys = section(
+        prefill={"count": 2, "tensor_parallel_size": 2, "max_num_batched_tokens": 8192},
+        decode={"count": 3},
+        layerwise=True,
+        link={"name": "ib-400g", "bandwidth_gb_s": 40},
+    )
+    pools = build_pools(load_scenario("chat-a100"), keys)
+    assert [kind.gpus for kind in (*pools.prefill, *pools.decode)] == [2, 2, 1, 1, 1]
+    assert pools.num_gpus == 7
+    assert pools.block_bytes == 16 * 131_072
+    assert pools.num_layers == 32
+    assert pools.prefill[0].make_scheduler().max_num_batched_tokens == 8192
+    assert pools.decode[0].make_scheduler().max_num_batched_tokens == 2048
+    requests = [Request(str(i), 0.1 * i, 500, 20, 2048) for i in range(20)]
+    served = serve_disaggregated(
+        requests,
+        pools.prefill,
+        pools.decode,
+        pools.link,
+        block_bytes=pools.block_bytes,
+        num_layers=pools.num_layers,
+        rng=np.random.default_rng(0),
+        check_invariants=True,
+    )
+    assert list(served.log.status) == [COMPLETED] * 20
+    assert is_empty(served)
+
+
+def test_what_disaggregation_does_not_know_is_refused() -> None:
+    scenario = load_scenario("chat-a100")
+    with pytest.raises(ConfigError, match="decode_router: unknown 'least_kw'; did you mean least_kv"):
+        build_pools(scenario, section(decode_router="least_kw"))
+    drafting = scenario.with_(speculative={"method": "ngram", "num_speculative_tokens": 3, "acceptance": 0.4})
+    with pytest.raises(ConfigError, match="must be null under speculative"):
+        build_pools(drafting, section())
+    for wrong in ({"prefill": {"count": 0}}, {"prefill": {"tensor_parallel_size": 3}}, {"lease_s": 0}):
+        with pytest.raises(ValidationError):
+            section(**wrong)

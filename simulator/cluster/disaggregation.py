@@ -13,11 +13,11 @@ another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 
 import simpy
 
-from simulator.cluster.fleet import DIED, Outage
+from simulator.cluster.fleet import DIED, MakeMember, Outage, Wait
 from simulator.cluster.leases import Leases
 from simulator.cluster.members import Member
 from simulator.cluster.pool import Passage, Pool, first_token_of, half_of, let_go
@@ -27,9 +27,6 @@ from simulator.engine.pooled import PrefillReplica
 from simulator.metrics.request_log import RequestLog
 from simulator.request import Request, Sequence
 
-Wait = Generator[simpy.events.Event, None, None]
-MakeMember = Callable[[int, int, float], Member]
-"""Makes the replica with this index, like the one of the second index, at this time (s)."""
 EXPIRED = "lease expired"
 
 
@@ -47,6 +44,7 @@ class Disaggregated:
         block_bytes: int,
         *,
         lease: float,
+        early: bool = True,
         signal_delay: float = 0.0,
         retry: bool = True,
         outages: Iterable[Outage] = (),
@@ -64,6 +62,7 @@ class Disaggregated:
         self._wires = wires
         self._block_bytes = block_bytes
         self._retry = retry
+        self._early = early  # the first token is the prefill replica's
         for i in range(sum(counts)):
             self._open(i)
         for outage in outages:
@@ -88,11 +87,6 @@ class Disaggregated:
         assert isinstance(taken, Passage), "it came from receive"
         if not taken.gone:
             self._end(taken, reason)
-
-    def close(self) -> None:
-        """Note how far the unfinished came when the clock stops."""
-        for member in self.members:
-            member.replica.close()
 
     # A request's way.
 
@@ -131,13 +125,16 @@ class Disaggregated:
             return True
         assert passage.parked is not None, "its blocks wait for it"
         self.decode.enter(member, passage)
-        passage.seq = half_of(member).receive_parked(passage.index, passage.request, passage.parked)
+        passage.seq = half_of(member).receive_parked(
+            passage.index, passage.request, passage.parked, self._early
+        )
         return self._entered(self.decode, member, passage)
 
     def _pull(self, member: Member, seq: Sequence, num_blocks: int, now: float) -> None:
         """Send a sequence's blocks to the decode replica that has made room for them."""
         passage = member.tickets[seq.index]
-        assert isinstance(passage, Passage) and passage.first is not None, "it has its first token"
+        assert isinstance(passage, Passage), "all tickets here are"
+        assert passage.first is not None, "it has its first token"
 
         def then(moment: float) -> None:
             passage.transfer = None
@@ -230,6 +227,7 @@ class Disaggregated:
         replica.on_step = self._report
         if isinstance(replica, PrefillReplica):
             replica.hands_over = lambda seq: self._handed_over(member, seq)
+            replica.gives_first = self._early
         else:
             half_of(member).pull = lambda seq, n, now: self._pull(member, seq, n, now)
             replica.scheduler.on_claims_back = lambda seq: self._not_needed(member, seq)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import simpy
@@ -50,6 +51,7 @@ def serve_disaggregated(
     prefill_router: Router | type[PrefixAffinity] = least_outstanding,
     decode_router: Router | type[PrefixAffinity] = least_kv,
     num_layers: int | None = None,
+    first_token: Literal["prefill", "decode"] = "prefill",
     lease: float = LEASE,
     plan: ClientPlan = OPEN_LOOP,
     signal_delay: float = 0.0,
@@ -62,8 +64,9 @@ def serve_disaggregated(
     """Run requests, given in order of arrival, on one replica for each kind, until all are done.
 
     `block_bytes` are the useful bytes of a KV block, of all ranks together. `num_layers` says that layers are
-    sent as they are computed. `outages` count the prefill replicas first. `horizon` (s, inclusive) ends the
-    run earlier, `lease` (s) what waits too long to be fetched.
+    sent as they are computed. The first token is the prefill replica's, or sampled once more by the decode
+    replica, as under vLLM's proxies. `outages` count the prefill replicas first. `lease` (s) ends what waits
+    too long to be fetched, `horizon` (s, inclusive) the whole run.
     """
     kinds = [*prefill_kinds, *decode_kinds]
     _check(kinds, block_bytes)
@@ -90,14 +93,15 @@ def serve_disaggregated(
         wires := Wires(env, link, num_layers),
         block_bytes,
         lease=lease,
+        early=first_token == "prefill",
         signal_delay=signal_delay,
         retry=retry,
         outages=outages,
     )
     Clients(env, server, requests, plan, progress)
     run_until(env, horizon, lambda: [member.replica.fault for member in server.members])
-    server.close()
     for member in server.members:
+        member.replica.close()
         member.replica.scheduler.check()
     if progress is not None:
         progress(log.num_done, len(requests))

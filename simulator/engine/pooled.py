@@ -25,6 +25,8 @@ class PrefillReplica(Replica):
     """Computes prompts. `hands_over` is asked of each sequence that ends whether it goes on elsewhere."""
 
     hands_over: Callable[[Sequence], bool]
+    gives_first = True
+    """Whether the first token is its own; if not, the decode replica samples it once more."""
 
     def __init__(self, *args: Any, **more: Any) -> None:  # those of Replica
         super().__init__(*args, **more)
@@ -40,6 +42,8 @@ class PrefillReplica(Replica):
         if seq.state == "parked":
             if self.hands_over(seq):
                 self.recorder.discard(seq)
+                if not self.gives_first:
+                    self.recorder.lose(seq)
                 return
             self.scheduler.remove(seq)
         super()._finish(seq, now)
@@ -67,13 +71,18 @@ class DecodeReplica(Replica):
         self._remote = remote_tier(self.scheduler.kv)
         self._asked: dict[Sequence, tuple[float, float]] = {}  # when, and when what the tiers have is there
 
-    def receive_parked(self, index: int, request: Request, parked: Sequence) -> Sequence:
-        """Take in a request that has its first token, and whose prompt's KV `parked` holds on its replica."""
+    def receive_parked(
+        self, index: int, request: Request, parked: Sequence, has_first: bool = True
+    ) -> Sequence:
+        """Take in a request whose prompt's KV `parked` holds on its replica.
+
+        It has its first token; if not, the prompt's last token is computed once more, as in vLLM.
+        """
         scheduler = self.scheduler
         seq = make_sequence(index, request, scheduler, self._private, self.env.now)
         seq.arrival, seq.deadline = parked.arrival, parked.deadline
-        seq._output = 1
-        lies_elsewhere(scheduler.kv, self._remote, seq, seq.num_prompt)
+        seq._output = int(has_first)
+        lies_elsewhere(scheduler.kv, self._remote, seq, seq.num_prompt - (not has_first))
         self._take_in(seq, request, self.env.now)
         if seq.state == "finished":  # an admission rule has turned it away
             give_claims_back(scheduler, seq)
