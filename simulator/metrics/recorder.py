@@ -65,7 +65,9 @@ class Recorder:
         for seq in batch.ending:
             if seq.state == "running":
                 kv_tokens += seq._computed
-        for seq in (*scheduler.fetching, *scheduler.parked):
+        for seq in scheduler.fetching:
+            kv_tokens += seq._computed
+        for seq in scheduler.parked:
             kv_tokens += seq._computed
         if self.verifications is not None:
             kv_tokens += sum(seq._computed for seq in scheduler.running if seq.speculates)
