@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +60,7 @@ class Goal(NamedTuple):
     share: float
 
 
-GOALS = tuple(Goal(tpot, share) for share in (0.9, 0.99) for tpot in (0.05, 0.025))
-NUM_LINKED = 2  # of these goals, the first, for which links are compared
+GOALS = (Goal(0.05, 0.9), Goal(0.025, 0.9))
 
 
 class Arm(NamedTuple):
@@ -83,8 +82,7 @@ class Arm(NamedTuple):
 class Job(NamedTuple):
     load: str
     arm: Arm
-    seed: int
-    goals: tuple[Goal, ...]
+    seeds: int
 
 
 @cache
@@ -111,12 +109,12 @@ def requests_of(load: str, seed: int, num: int) -> Sequence[Request]:
     return build_workload(load_scenario(LOADS[load]).with_(seed=seed, **changes), 16384).requests
 
 
-def serve(job: Job, rate: float) -> FleetServed:
+def serve(job: Job, seed: int, rate: float) -> FleetServed:
     """Serve a job's requests at so many a second."""
     arm, pools = job.arm, pools_of(job.load, job.arm)
-    every = requests_of(job.load, job.seed, REQUESTS_A_GPU * arm.gpus)
+    every = requests_of(job.load, seed, REQUESTS_A_GPU * arm.gpus)
     requests = [replace(each, arrival=each.arrival / rate) for each in every]
-    rng = np.random.default_rng(job.seed)
+    rng = np.random.default_rng(seed)
     if not arm.num_prefill:
         return serve_fleet(requests, pools.prefill[:1] * arm.gpus, ROUTERS["least_outstanding"], rng=rng)
     return serve_disaggregated(
@@ -139,11 +137,24 @@ def latencies(served: FleetServed) -> tuple[NDArray[np.float64], NDArray[np.floa
     return ttft, (np.array(served.log.finished_at) - first) / np.maximum(num - 1, 1)
 
 
-def capacity(share_at: Callable[[int], float], share: float) -> float:
-    """Return the rate a GPU up to which so many meet the goal, between two steps in proportion; 0 if none."""
-    low, high = 0, NUM_RATES
+def capacity(share_at: Callable[[int], float], share: float, guess: int | None = None) -> float:
+    """Return in steps up to which rate so many meet the goal, in proportion between two; -inf if none.
+
+    A `guess` near it saves runs.
+    """
+    low, high, reach = 0, NUM_RATES, 2
+    if guess is not None and share_at(guess) >= share:
+        low, high = guess, min(guess + reach, NUM_RATES)
+        while high < NUM_RATES and share_at(high) >= share:
+            reach *= 2
+            low, high = high, min(high + reach, NUM_RATES)
+    elif guess is not None:
+        low, high = max(guess - reach, 0), guess
+        while low > 0 and share_at(low) < share:
+            reach *= 2
+            low, high = max(low - reach, 0), low
     if share_at(low) < share:
-        return 0.0
+        return -math.inf
     while high - low > 1:
         middle = (low + high) // 2
         if share_at(middle) >= share:
@@ -151,20 +162,38 @@ def capacity(share_at: Callable[[int], float], share: float) -> float:
         else:
             high = middle
     above, below = share_at(low), share_at(high)
-    return float(LOWEST * STEP ** (low + (above - share) / (above - below)))
+    return low + (above - share) / (above - below)
 
 
-def goodput(job: Job) -> list[float]:
-    """Return a job's goodput for each of its goals, requests/s of all GPUs."""
+def rate_a_gpu(step: float) -> float:
+    """Return the rate of a step, requests/s a GPU.
 
-    @cache
-    def at(step: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return latencies(serve(job, job.arm.gpus * LOWEST * STEP**step))
+    >>> rate_a_gpu(-math.inf)
+    0.0
+    """
+    return float(LOWEST * STEP**step)
 
-    def share_of(goal: Goal) -> Callable[[int], float]:
-        return lambda step: float(np.mean((at(step)[0] <= TTFT) & (at(step)[1] <= goal.tpot)))
 
-    return [job.arm.gpus * capacity(share_of(goal), goal.share) for goal in job.goals]
+def goodput(job: Job) -> list[list[float]]:
+    """Return the goodput of a job's arm under each goal, requests/s of all GPUs: for each seed."""
+    found: list[list[float]] = []
+    steps: list[float | None] = [None] * len(GOALS)
+    for seed in range(job.seeds):
+
+        @cache
+        def at(step: int, seed: int = seed) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+            return latencies(serve(job, seed, job.arm.gpus * rate_a_gpu(step)))
+
+        for i, goal in enumerate(GOALS):
+
+            def share_at(step: int, goal: Goal = goal, at: Any = at) -> float:
+                return float(np.mean((at(step)[0] <= TTFT) & (at(step)[1] <= goal.tpot)))
+
+            before = steps[i]
+            guess = None if before is None or before < 0 else round(before)
+            steps[i] = capacity(share_at, goal.share, guess)
+        found.append([job.arm.gpus * rate_a_gpu(step) for step in steps if step is not None])
+    return found
 
 
 def arms(gpus: int) -> list[Arm]:
@@ -182,11 +211,11 @@ def key_of(load: str, arm: Arm) -> str:
 
 
 def measure(found: Found, jobs: Iterable[Job], workers: int, file: Path | None) -> None:
-    """Run what is not found yet, a seed after the other."""
-    missing = [job for job in jobs if len(found.get(key_of(job.load, job.arm), ())) <= job.seed]
+    """Run what is not found yet."""
+    missing = [job for job in jobs if key_of(job.load, job.arm) not in found]
     with ProcessPoolExecutor(workers) as pool:
         for job, each in zip(missing, pool.map(goodput, missing), strict=True):
-            found.setdefault(key_of(job.load, job.arm), []).append(each)
+            found[key_of(job.load, job.arm)] = each
             if file is not None:
                 file.write_text(json.dumps(found), encoding="utf-8")
 
@@ -260,17 +289,15 @@ def break_even(links: Sequence[float], ratios: Sequence[float]) -> float | None:
     return 0.0
 
 
-def link_jobs(found: Found, gpus: int, seeds: Iterable[int]) -> list[Job]:
+def link_jobs(found: Found, gpus: int, seeds: int) -> list[Job]:
     """Return the runs of the best disaggregated arm of each load and goal over slower links."""
     jobs: list[Job] = []
     for load in LOADS:
-        for arm in dict.fromkeys(best(found, load, gpus, i, split=True)[0] for i in range(NUM_LINKED)):
+        for arm in dict.fromkeys(best(found, load, gpus, i, split=True)[0] for i in range(len(GOALS))):
             wanted = [
                 arm._replace(bandwidth=link, layerwise=on) for link in BANDWIDTHS for on in (False, True)
             ]
-            jobs += [
-                Job(load, each, seed, GOALS[:NUM_LINKED]) for each in wanted for seed in seeds if each != arm
-            ]
+            jobs += [Job(load, each, seeds) for each in wanted]
     return jobs
 
 
@@ -296,7 +323,7 @@ def link_table(found: Found, gpus: int) -> str:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for load in LOADS:
-        for i, goal in enumerate(GOALS[:NUM_LINKED]):
+        for i, goal in enumerate(GOALS):
             arm, _ = best(found, load, gpus, i, split=True)
             cells = [load, f"{goal.share:.0%}", f"{goal.tpot * 1e3:g}", arm.name]
             for layerwise in (False, True):
@@ -328,7 +355,7 @@ def figure(found: Found, gpus: int) -> Figure:
     fig = new_figure(2, len(LOADS), height=760, subplot_titles=list(LOADS), vertical_spacing=0.16)
     fig.update_layout(width=960, margin={"t": 96}, legend={"y": 1.1}, barmode="group")
     for col, load in enumerate(LOADS, start=1):
-        for i, goal in enumerate(GOALS[:NUM_LINKED]):
+        for i, goal in enumerate(GOALS):
             name = f"TPOT {goal.tpot * 1e3:g} ms"
             style = line_style(i)
             words = {"name": name, "legendgroup": name, "showlegend": col == 1}
@@ -368,15 +395,15 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--found", type=Path, help="the numbers, as json: read if there, and written")
     parser.add_argument("--figure", type=Path, help=".svg, .png or .html")
     asked = parser.parse_args(words)
-    gpus, seeds = [int(n) for n in asked.gpus.split(",")], range(asked.seeds)
+    gpus = [int(n) for n in asked.gpus.split(",")]
     found: Found = {}
     if asked.found is not None and asked.found.exists():
         found = json.loads(asked.found.read_text(encoding="utf-8"))
     for n in gpus:
-        jobs = [Job(load, arm, seed, GOALS) for load in LOADS for arm in arms(n) for seed in seeds]
+        jobs = [Job(load, arm, asked.seeds) for load in LOADS for arm in arms(n)]
         measure(found, jobs, asked.workers, asked.found)
         if n == gpus[0]:
-            measure(found, link_jobs(found, n, seeds), asked.workers, asked.found)
+            measure(found, link_jobs(found, n, asked.seeds), asked.workers, asked.found)
     print(goodput_table(found, gpus))
     for n in gpus:
         print(f"\n{n} GPUs, 90 %, TPOT 50 ms\n\n{arm_table(found, n, 0)}")

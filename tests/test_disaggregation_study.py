@@ -14,10 +14,11 @@ sys.path.insert(0, str(BENCHMARKS))
 import disaggregation as study  # noqa: E402
 
 
-def test_capacity_is_where_the_share_falls_below_the_goal() -> None:
-    assert study.capacity(lambda step: 1 - step / 100, 0.9) == pytest.approx(study.LOWEST * study.STEP**10)
-    assert study.capacity(lambda step: float(step < 7), 0.9) == pytest.approx(study.LOWEST * study.STEP**6.1)
-    assert study.capacity(lambda step: 0.5, 0.9) == 0.0
+@pytest.mark.parametrize("guess", [None, 0, 6, 7, 10, 40, study.NUM_RATES])
+def test_capacity_is_where_the_share_falls_below_the_goal(guess: int | None) -> None:
+    assert study.capacity(lambda step: 1 - step / 100, 0.9, guess) == pytest.approx(10)
+    assert study.capacity(lambda step: float(step < 7), 0.9, guess) == pytest.approx(6.1)
+    assert study.rate_a_gpu(study.capacity(lambda step: 0.5, 0.9, guess)) == 0.0
 
 
 def test_break_even_is_the_link_from_which_on_it_pays() -> None:
@@ -29,8 +30,8 @@ def test_break_even_is_the_link_from_which_on_it_pays() -> None:
 
 def test_latencies_are_those_of_the_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study, "REQUESTS_A_GPU", 10)
-    job = study.Job("code", study.Arm(4, 3), 0, study.GOALS)
-    served = study.serve(job, 1.0)
+    job = study.Job("code", study.Arm(4, 3), 1)
+    served = study.serve(job, 0, 1.0)
     ttft, tpot = study.latencies(served)
     assert len(ttft) == 40
     assert (ttft > 0).all()
@@ -46,12 +47,12 @@ def test_tables_and_figure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     for load in study.LOADS:
         for arm in study.arms(4):
             rate = 10.0 + arm.num_prefill
-            found[study.key_of(load, arm)] = [[rate] * 4, [rate * 1.1] * 4]
+            found[study.key_of(load, arm)] = [[rate] * 2, [rate * 1.1] * 2]
         for link in study.BANDWIDTHS:
             for layerwise in (False, True):
                 arm = study.Arm(4, 3, bandwidth=link, layerwise=layerwise)
                 rate = 13.0 if link >= 1.6 else 9.0
-                found.setdefault(study.key_of(load, arm), [[rate] * 4, [rate * 1.1] * 4])
+                found.setdefault(study.key_of(load, arm), [[rate] * 2, [rate * 1.1] * 2])
     file, page = tmp_path / "found.json", tmp_path / "figure.html"
     file.write_text(json.dumps(found))
     study.main(["--gpus", "4", "--seeds", "2", "--found", str(file), "--figure", str(page)])
