@@ -28,14 +28,9 @@ from simulator import load_scenario
 from simulator.cluster.routers import ROUTERS
 from simulator.cluster.serve import FleetServed, serve_fleet
 from simulator.cluster.serve_disaggregated import serve_disaggregated
+from simulator.config.build_disaggregation import Pools, build_pools
 from simulator.config.build_workload import build_workload
-from simulator.config.disaggregation import (
-    DisaggregationSection,
-    LinkSection,
-    Pools,
-    PoolSection,
-    build_pools,
-)
+from simulator.config.disaggregation import DisaggregationSection, LinkSection, PoolSection
 from simulator.experiments.compare_plots import line_style
 from simulator.experiments.figure_style import new_figure
 from simulator.request import Request

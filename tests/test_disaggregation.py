@@ -18,7 +18,8 @@ from simulator.cluster.fleet import DIED, Outage
 from simulator.cluster.routers import ROUTERS, round_robin
 from simulator.cluster.serve import FleetServed, ReplicaKind, serve_fleet
 from simulator.cluster.serve_disaggregated import DisaggregatedServed, serve_disaggregated
-from simulator.config.disaggregation import DisaggregationSection, LinkSection, build_link, build_pools
+from simulator.config.build_disaggregation import build_link, build_pools
+from simulator.config.disaggregation import DisaggregationSection, LinkSection
 from simulator.config.loading import load_scenario
 from simulator.engine.clients import ClientPlan
 from simulator.engine.serve import serve
@@ -355,6 +356,24 @@ def test_an_answer_that_a_decode_replica_had_begun_starts_over() -> None:
     assert first_tokens(served) == [6.5], "the first token that counts"
     assert tokens(served) == [9]
     assert all_gaps(served) == [1.0] * 7 + [2.0]
+
+
+def test_clients_learn_when_an_answer_is_complete_and_not_when_its_prompt_is() -> None:
+    """Three turns of a session, a think of 5 s between; one client that has one request under way."""
+    requests = [Request(str(i), 0.0, 8, 3, 64) for i in range(3)]
+    chain = ClientPlan(follows=np.array([[0, 1], [1, 2]]), think=np.array([0.0, 5.0, 5.0]))
+    served = split(requests, [kind(1.0)], [kind(1.0)], SLOW, plan=chain)
+    assert list(served.log.arrived_at) == [0.0, 10.0, 20.0]
+    served = split(requests, [kind(1.0)], [kind(1.0)], SLOW, plan=ClientPlan(max_concurrency=1))
+    assert list(served.log.finished_at) == [5.0, 10.0, 15.0]
+
+
+def test_a_request_of_one_token_is_over_where_its_prompt_was_computed() -> None:
+    requests = [Request("a", 0.0, 8, 1, 64), Request("b", 0.0, 8, 5, 1), Request("c", 0.0, 999, 5, 64)]
+    served = split(requests, [kind(1.0, blocks=300)], [kind(1.0, blocks=300)], SLOW)
+    assert served.log.reason == {1: "length", 2: "length"}
+    assert not served.transfers
+    assert is_empty(served)
 
 
 @st.composite
