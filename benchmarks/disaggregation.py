@@ -45,7 +45,7 @@ LOWEST, NUM_RATES = 0.5, 64  # requests/s a GPU, and how many steps up from ther
 REQUESTS_A_GPU = 300
 BUDGETS = (512, 2048, 8192)  # chunked prefill's max_num_batched_tokens: the best of them counts
 NDR = 50.0  # GB/s: ib-400g
-BANDWIDTHS = (0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 50.0)  # GB/s
+BANDWIDTHS = (0.4, 0.8, 1.6, 3.2, 6.4, 12.5, 50.0)  # GB/s
 
 
 class Goal(NamedTuple):
@@ -192,9 +192,11 @@ def goodput(job: Job) -> list[list[float]]:
 
 
 def arms(gpus: int) -> list[Arm]:
-    """Return what is compared; of eight GPUs, at least half compute prompts."""
-    ratios = range(1 if gpus <= 4 else gpus // 2, gpus)
-    return [*(Arm(gpus, 0, budget) for budget in BUDGETS), *(Arm(gpus, n) for n in ratios)]
+    """Return what is compared; of more than four GPUs, what four have left in the running."""
+    if gpus <= 4:
+        return [*(Arm(gpus, 0, budget) for budget in BUDGETS), *(Arm(gpus, n) for n in range(1, gpus))]
+    ratios = range(gpus // 2, gpus - gpus // 4 + 1)
+    return [*(Arm(gpus, 0, budget) for budget in BUDGETS[:2]), *(Arm(gpus, n) for n in ratios)]
 
 
 Found = dict[str, list[list[float]]]
@@ -230,11 +232,16 @@ def ratio(values: Sequence[float], base: Sequence[float]) -> str:
     return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
+def seeds_of(found: Found, load: str, arm: Arm, goal: int) -> list[float]:
+    """Return an arm's goodput under a goal, a value a seed; nothing if it was not run."""
+    return [seed[goal] for seed in found.get(key_of(load, arm), ())]
+
+
 def best(found: Found, load: str, gpus: int, goal: int, split: bool) -> tuple[Arm, list[float]]:
     """Return the arm of one kind with the highest mean goodput, and its goodput for each seed."""
-    of_goal = {arm: [seed[goal] for seed in found[key_of(load, arm)]] for arm in arms(gpus)}
+    of_goal = {arm: seeds_of(found, load, arm, goal) for arm in arms(gpus) if bool(arm.num_prefill) == split}
     return max(
-        ((arm, values) for arm, values in of_goal.items() if bool(arm.num_prefill) == split),
+        ((arm, values) for arm, values in of_goal.items() if values),
         key=lambda pair: float(np.mean(pair[1])),
     )
 
@@ -259,7 +266,7 @@ def goodput_table(found: Found, gpus: Sequence[int]) -> str:
 def rate_of(values: Sequence[float]) -> str:
     """Return a mean rate and its interval."""
     if not any(values):
-        return "none"
+        return "none" if values else "-"
     mean, low, high = interval(values)
     return f"{mean:.1f} ({low:.1f} to {high:.1f})"
 
@@ -268,7 +275,7 @@ def arm_table(found: Found, gpus: int, goal: int) -> str:
     """Return the Markdown table of every arm's goodput under one goal."""
     lines = ["| | " + " | ".join(LOADS) + " |", "| --- |" + " --- |" * len(LOADS)]
     for arm in arms(gpus):
-        cells = [rate_of([seed[goal] for seed in found[key_of(load, arm)]]) for load in LOADS]
+        cells = [rate_of(seeds_of(found, load, arm, goal)) for load in LOADS]
         lines.append(f"| {arm.name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -304,43 +311,41 @@ def link_curve(
     _, base = best(found, load, gpus, goal, split=False)
     curve = []
     for link in BANDWIDTHS:
-        values = [
-            seed[goal] for seed in found[key_of(load, arm._replace(bandwidth=link, layerwise=layerwise))]
-        ]
-        curve.append((link, np.divide(values, base).tolist() if all(base) else []))
+        values = seeds_of(found, load, arm._replace(bandwidth=link, layerwise=layerwise), goal)
+        if values:
+            curve.append((link, np.divide(values, base[: len(values)]).tolist()))
     return curve
 
 
 def link_table(found: Found, gpus: int) -> str:
-    """Return the Markdown table of break-even bandwidths."""
-    lines = [
-        "| lengths | share | TPOT, ms | arm | whole prompts | layer by layer | ratio at 50 GB/s |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    """Return the Markdown table of goodput in times of the best chunked arm's, by bandwidth."""
+    heads = ["lengths", "TPOT, ms", "sent", *(f"{link:g}" for link in BANDWIDTHS), "break-even, GB/s"]
+    lines = [f"| {' | '.join(heads)} |", "| --- |" + " --- |" * (len(heads) - 1)]
     for load in LOADS:
         for i, goal in enumerate(GOALS):
             arm, _ = best(found, load, gpus, i, split=True)
-            cells = [load, f"{goal.share:.0%}", f"{goal.tpot * 1e3:g}", arm.name]
             for layerwise in (False, True):
-                cells.append(_break_even_cell(link_curve(found, load, gpus, i, layerwise)))
-            last = link_curve(found, load, gpus, i, layerwise=False)[-1][1]
-            cells.append(f"{np.mean(last):.2f}" if last else "-")
-            lines.append(f"| {' | '.join(cells)} |")
+                curve = link_curve(found, load, gpus, i, layerwise)
+                means = {link: f"{np.mean(values):.2f}" for link, values in curve}
+                cells = [f"{load}, {arm.name}", f"{goal.tpot * 1e3:g}", "by layer" if layerwise else "whole"]
+                cells += [*(means.get(link, "") for link in BANDWIDTHS), _break_even_cell(curve)]
+                lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _break_even_cell(curve: list[tuple[float, list[float]]]) -> str:
     """Return the mean break-even over the seeds and its range."""
-    if not curve[0][1]:
+    if not curve:
         return "-"
     links = [link for link, _ in curve]
-    each = [break_even(links, [values[seed] for _, values in curve]) for seed in range(len(curve[0][1]))]
+    seeds = range(min(len(values) for _, values in curve))
+    each = [break_even(links, [values[seed] for _, values in curve]) for seed in seeds]
     middle = break_even(links, [float(np.mean(values)) for _, values in curve])
     if middle is None:
         return "never"
     known = [value for value in each if value is not None]
     many = "" if len(known) == len(each) else f", never in {len(each) - len(known)} of {len(each)} seeds"
-    return f"{middle:.2f} GB/s ({min(known):.2f} to {max(known):.2f}{many})"
+    return f"{middle:.2g} ({min(known):.2g} to {max(known):.2g}{many})"
 
 
 def figure(found: Found, gpus: int) -> Figure:
@@ -354,7 +359,7 @@ def figure(found: Found, gpus: int) -> Figure:
             name = f"TPOT {goal.tpot * 1e3:g} ms"
             style = line_style(i)
             words = {"name": name, "legendgroup": name, "showlegend": col == 1}
-            stats = [interval([seed[i] for seed in found[key_of(load, arm)]]) for arm in arms(gpus)]
+            stats = [interval(seeds_of(found, load, arm, i)) for arm in arms(gpus)]
             fig.add_trace(
                 Bar(
                     x=[arm.name for arm in arms(gpus)],
@@ -368,11 +373,13 @@ def figure(found: Found, gpus: int) -> Figure:
             )
             for layerwise in (False, True):
                 curve = link_curve(found, load, gpus, i, layerwise)
-                means = [float(np.mean(values)) if values else None for _, values in curve]
+                means = [float(np.mean(values)) for _, values in curve]
                 dash = {"dash": "dot"} if layerwise else {}
                 label = f"{name}, {'layer by layer' if layerwise else 'whole prompts'}"
                 words = {"name": label, "legendgroup": label, "showlegend": col == 1, "mode": "lines"}
-                fig.add_trace(Scatter(x=list(BANDWIDTHS), y=means, line=style | dash, **words), 2, col)
+                fig.add_trace(
+                    Scatter(x=[link for link, _ in curve], y=means, line=style | dash, **words), 2, col
+                )
         fig.add_hline(y=1, line={"width": 1}, row=2, col=col)
         fig.update_yaxes(title_text="goodput (req/s), 90 %" if col == 1 else None, row=1, col=col)
         fig.update_yaxes(title_text="times the best chunked" if col == 1 else None, row=2, col=col)
@@ -388,13 +395,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--found", type=Path, help="the numbers, as json: read if there, and written")
+    parser.add_argument("--show", action="store_true", help="only show what --found has")
     parser.add_argument("--figure", type=Path, help=".svg, .png or .html")
     asked = parser.parse_args(words)
     gpus = [int(n) for n in asked.gpus.split(",")]
     found: Found = {}
     if asked.found is not None and asked.found.exists():
         found = json.loads(asked.found.read_text(encoding="utf-8"))
-    for n in gpus:
+    for n in [] if asked.show else gpus:
         jobs = [Job(load, arm, asked.seeds) for load in LOADS for arm in arms(n)]
         measure(found, jobs, asked.workers, asked.found)
         if n == gpus[0]:
