@@ -342,7 +342,7 @@ def _break_even_cell(curve: list[tuple[float, list[float]]]) -> str:
     each = [break_even(links, [values[seed] for _, values in curve]) for seed in seeds]
     middle = break_even(links, [float(np.mean(values)) for _, values in curve])
     if middle is None:
-        return "never"
+        return "never" if links[-1] == BANDWIDTHS[-1] else f"> {links[-1]:g}"
     known = [value for value in each if value is not None]
     many = "" if len(known) == len(each) else f", never in {len(each) - len(known)} of {len(each)} seeds"
     return f"{middle:.2g} ({min(known):.2g} to {max(known):.2g}{many})"
