@@ -139,7 +139,7 @@ class Sequence:
         self.num_preemptions = 0
         self.block_size = 1  # of the memory it lives in; the scheduler says
         self.joined_with = 0  # tokens that were cached when it began to run
-        self.state = "waiting"  # waiting | fetching | running | finished
+        self.state = "waiting"  # waiting | fetching | running | parked | finished
         self.group: DecodeGroup | None = None
         self.offset = 0
         self._computed = 0

@@ -65,7 +65,7 @@ EXAMPLES: dict[str, object] = {
         "acceptance": [0.8, 0.6],
         "draft_model": "llama-3.2-1b",
         "num_speculative_tokens_per_batch_size": [[1, 16, 2], [17, 256, 0]],
-        "lookup_us": 2.0,
+        "lookup_us": 0.0,
     },
     "cluster": {
         "replicas": [{"count": 2, "set": {"hardware.gpu": "h200"}}, {"count": 1, "set": {}}],

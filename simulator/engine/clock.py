@@ -8,6 +8,8 @@ steps that follow each other are added up in their order, never by a closed form
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
+from typing import NamedTuple
 
 import numpy as np
 import simpy
@@ -38,10 +40,23 @@ class StepEnd(simpy.events.Event):
         env.schedule(self, priority=priority, delay=towards(env.now, moment))
 
 
+class UnderWay(NamedTuple):
+    """A step that is decided and has not ended."""
+
+    end: float
+    opened: int  # blocks it took
+
+
 def towards(now: float, moment: float) -> float:
     """Return a delay that leads from `now` to exactly `moment`, or as near before it as one delay can."""
     delay = moment - now
     return delay if now + delay <= moment else math.nextafter(delay, 0.0)
+
+
+def until(env: simpy.Environment, moment: float) -> Generator[simpy.events.Event, None, None]:
+    """Wait until exactly a moment; not at all if it has passed."""
+    while env.now < moment:
+        yield env.timeout(towards(env.now, moment))
 
 
 def step_ends(latency: LatencyModel, batch: Batch, now: float, steps: int, horizon: float) -> list[float]:

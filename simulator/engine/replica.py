@@ -16,14 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterable
 from collections.abc import Sequence as Many
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import simpy
 from simpy.events import EventPriority
 
 from simulator.batch import Batch, StepResult
 from simulator.engine.admission import make_sequence, why_rejected
-from simulator.engine.clock import LATE, StepEnd, step_ends
+from simulator.engine.clock import LATE, StepEnd, UnderWay, step_ends
 from simulator.engine.executor import Executor
 from simulator.engine.fault import FirstFault
 from simulator.engine.fetches import Fetches
@@ -49,13 +49,6 @@ class Observer(Protocol):
 
     def finished(self, sequences: Iterable[Sequence], now: float) -> None:
         """Sequences ended: completed, or given up by their clients."""
-
-
-class UnderWay(NamedTuple):
-    """A step that is decided and has not ended."""
-
-    end: float
-    opened: int  # blocks it took
 
 
 class Replica:
@@ -116,16 +109,19 @@ class Replica:
             self.recorder.rejected(index, now, reason)
             return None
         seq = make_sequence(index, request, scheduler, self._private, now)
+        self._take_in(seq, request, now)
+        return seq
+
+    def _take_in(self, seq: Sequence, request: Request, now: float) -> None:
         self.executor.tell(seq, request)
         try:
-            scheduler.add(seq, now)
+            self.scheduler.add(seq, now)
         except (Exception, SystemExit) as error:  # a policy may fail in any way
             self.fault.note(error, self.recorder.num_steps, now)
             raise
-        if scheduler.shed:
+        if self.scheduler.shed:
             self._drop_shed(now)
         self._rouse()
-        return seq
 
     def give_up(self, taken: object, reason: str) -> None:
         """Note that a sequence's client has gone; its blocks are freed at the next step boundary."""
@@ -300,11 +296,13 @@ class Replica:
             observer.finished([seq for seq in finished if seq not in self._aborts], now)
         for seq in finished:
             if seq not in self._aborts:
-                self.recorder.finished(seq, now, self.executor.forget(seq))
-                if self.on_done is not None:
-                    self.on_done(seq.index)
+                self._finish(seq, now)
         if self.on_step is not None:
             self.on_step()
+
+    def _finish(self, seq: Sequence, now: float) -> None:
+        self.recorder.finished(seq, now, self.executor.forget(seq))
+        self._tell(seq)
 
     def _drop_shed(self, now: float) -> None:
         """Tell the clients of the sequences that an admission rule turned away."""

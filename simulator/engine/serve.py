@@ -6,7 +6,7 @@ import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import simpy
 
@@ -42,6 +42,7 @@ def without_gc() -> Iterator[None]:
             gc.enable()
 
 
+SomeReplica = TypeVar("SomeReplica", bound=Replica)
 MakeExecutor = Callable[[Scheduler, SimulatedExecutor], Executor]
 """Makes a real executor for a scheduler; it may ask the simulated one for the truth and for predictions."""
 
@@ -75,7 +76,7 @@ def serve(
     an `acceptance`, which says what becomes of its drafts.
     """
     env = simpy.Environment()
-    replica = make_replica(
+    replica: Replica = make_replica(
         env,
         scheduler,
         latency,
@@ -121,22 +122,55 @@ def make_replica(
     In a fleet a replica has an index, and shares the `turn` with the others.
     """
     pipeline = pipeline_of(latency)
-    if pipeline is not None:
-        if async_scheduling or scheduler.speculation or scheduler.kv.tiers or scheduler.keeps_finished:
-            raise ValueError("a pipeline knows no async_scheduling, speculation, tiers or static batches")
-        lanes = LaneRecorder(log, scheduler.kv.pool.num_blocks)
-        replica = PipelinedReplica(
+    if pipeline is None:
+        return put_together(
+            Replica,
             env,
             scheduler,
-            pipeline,
-            lanes,
+            latency,
+            log,
+            async_scheduling=async_scheduling,
             observers=observers,
             check_invariants=check_invariants,
+            skip=skip,
             index=index,
             turn=turn,
+            make_executor=make_executor,
+            acceptance=acceptance,
         )
-        _tell_policies(scheduler, pipeline, replica.executor)
-        return replica
+    if async_scheduling or scheduler.speculation or scheduler.kv.tiers or scheduler.keeps_finished:
+        raise ValueError("a pipeline knows no async_scheduling, speculation, tiers or static batches")
+    replica = PipelinedReplica(
+        env,
+        scheduler,
+        pipeline,
+        LaneRecorder(log, scheduler.kv.pool.num_blocks),
+        observers=observers,
+        check_invariants=check_invariants,
+        index=index,
+        turn=turn,
+    )
+    _tell_policies(scheduler, pipeline, replica.executor)
+    return replica
+
+
+def put_together(
+    make: type[SomeReplica],
+    env: simpy.Environment,
+    scheduler: Scheduler,
+    latency: LatencyModel,
+    log: RequestLog,
+    *,
+    async_scheduling: bool = False,
+    observers: Sequence[Observer] = (),
+    check_invariants: bool = False,
+    skip: bool = True,
+    index: int = 0,
+    turn: Turn | None = None,
+    make_executor: MakeExecutor | None = None,
+    acceptance: Acceptance | None = None,
+) -> SomeReplica:
+    """Make a replica of a kind that has one batch under way, as `make_replica` does."""
     recorder = Recorder(log, scheduler.kv.pool.num_blocks)
     tiers = scheduler.kv.tiers
     links = None if tiers is None else Links(tiers)
@@ -147,7 +181,7 @@ def make_replica(
         recorder.verifications = Verifications()
     executor = simulated if make_executor is None else make_executor(scheduler, simulated)
     _tell_policies(scheduler, latency, executor)
-    return Replica(
+    return make(
         env,
         scheduler,
         executor,

@@ -69,6 +69,8 @@ class Recorder:
                 kv_tokens += seq._computed
         for seq in scheduler.fetching:
             kv_tokens += seq._computed
+        for seq in scheduler.parked:
+            kv_tokens += seq._computed
         if self.verifications is not None:
             kv_tokens += sum(seq._computed for seq in scheduler.running if seq.speculates)
         if self.flight is not None:

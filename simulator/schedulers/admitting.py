@@ -104,7 +104,7 @@ def _admit_fetched(scheduler: Scheduler, batch: Batch, seq: Sequence, hit: Hit) 
 
 def _others_run(scheduler: Scheduler) -> bool:
     """Say whether blocks will become free without an admission, so that one may wait."""
-    return bool(scheduler.running or scheduler.fetching)
+    return bool(scheduler.running or scheduler.fetching or scheduler.parked)
 
 
 def next_exceeds(scheduler: Scheduler, num_tokens: int) -> bool:

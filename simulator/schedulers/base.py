@@ -8,7 +8,7 @@ knows a clock, randomness, I/O, torch or simpy, so the same object drives the si
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 
 from simulator.batch import Batch, StepResult
@@ -16,7 +16,7 @@ from simulator.decode_group import DecodeGroup
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel
 from simulator.request import Sequence
-from simulator.schedulers import decoding, listed, speculating
+from simulator.schedulers import decoding, listed, preempting, speculating
 from simulator.schedulers.admission import Admission
 from simulator.schedulers.admitting import Hold, admit_head, asked_on_arrival, next_exceeds
 from simulator.schedulers.checks import check
@@ -24,10 +24,10 @@ from simulator.schedulers.collecting import collected
 from simulator.schedulers.context import Context
 from simulator.schedulers.fetching import cancel_fetch, finish_fetch
 from simulator.schedulers.flight import Flight
-from simulator.schedulers.keys import largest
 from simulator.schedulers.orders import Order, fcfs, priority
-from simulator.schedulers.preempting import VAIN_PREEMPTIONS, Preemption, give_claims_back, give_up
-from simulator.schedulers.preemption import VICTIMS, Victim, last_admitted, least_important
+from simulator.schedulers.parking import park, unpark
+from simulator.schedulers.preempting import VAIN_PREEMPTIONS, Preemption, give_claims_back
+from simulator.schedulers.preemption import Victim, last_admitted, least_important
 from simulator.schedulers.prefills import take_prefills
 from simulator.schedulers.queue import WaitingQueue
 from simulator.schedulers.speculating import Speculation
@@ -46,6 +46,8 @@ class Scheduler:
 
     keeps_finished = False
     """Whether finished sequences stay in the batch as padding, with their blocks."""
+    parks = False
+    """Whether finished sequences keep their blocks until they are removed: others fetch them."""
 
     def __init__(
         self,
@@ -99,7 +101,10 @@ class Scheduler:
         self.waiting = WaitingQueue(order, self.ctx)
         self.running: dict[Sequence, None] = {}  # in order of admission
         self.fetching: dict[Sequence, None] = {}  # admitted, but their blocks are still elsewhere
-        self.prefills: dict[Sequence, None] = {}  # of these, the ones with a prompt or a recomputation to do
+        self.parked: dict[Sequence, None] = {}  # finished, but their blocks are still to be fetched
+        self.prefills: dict[
+            Sequence, None
+        ] = {}  # of those that run, the ones with a prompt or a recomputation to do
         self.decodes = DecodeGroup(kv.block_size)
         self.flight: Flight | None = None  # of several batches, if the engine has them
         self.padding: dict[Sequence, None] = {}  # finished sequences that a static batch still carries
@@ -107,6 +112,7 @@ class Scheduler:
         self.num_listed_steps = 0  # steps that had to walk the running sequences one by one
         self.held_by: Hold = ""  # why the last step left somebody waiting, for whoever tells a story
         self.num_oversized = 0  # prompts longer than the token budget, run whole in a step of their own
+        self.on_claims_back: Callable[[Sequence], None] | None = None  # told who needs its claims no more
         self.shed: list[tuple[Sequence, str]] = []  # turned away, by which rule; the engine empties it
         self.num_vain = 0  # preemptions since the last token was sampled
         self.num_livelocks = 0  # times that `is_stuck` began to hold
@@ -156,7 +162,9 @@ class Scheduler:
     def retire(self, seq: Sequence) -> None:
         """Let go of a sequence that has its last token, or keep it as padding if the policy says so."""
         self.has_news = True
-        if self.keeps_finished and seq.state == "running":
+        if self.parks and seq.state == "running":
+            park(self, seq)
+        elif self.keeps_finished and seq.state == "running":
             self._stop_running(seq)
             seq.state = "finished"
             self.padding[seq] = None
@@ -178,6 +186,8 @@ class Scheduler:
             seq.state = "finished"
         elif seq.state == "fetching":
             cancel_fetch(self, seq)
+        elif seq.state == "parked":
+            unpark(self, seq)
         if seq.claims:
             give_claims_back(self, seq)
 
@@ -252,17 +262,8 @@ class Scheduler:
         """Count a prompt that a step computes beyond its budget; once, though it may be computed again."""
         self.num_oversized += not seq.num_preemptions
 
-    def choose_victim(self) -> Sequence:
-        """Return the running sequence that the victim rule gives up first."""
-        if self.victim is last_admitted or self.is_stuck:
-            return next(reversed(self.running))
-        if any(self.victim is rule for rule in VICTIMS.values()):  # their keys are numbers and have an order
-            return max(self.running, key=lambda seq: self.victim(seq, self.ctx))
-        return largest("scheduler.victim", self.victim, self.running, self.ctx)
-
-    def preempt(self, seq: Sequence, batch: Batch, num_scheduled: int = 0) -> None:
-        """Take a running sequence's blocks away; `num_scheduled` tokens of it were allocated in this step."""
-        give_up(self, seq, batch, num_scheduled)
+    choose_victim = preempting.choose_victim
+    preempt = preempting.give_up
 
     @property
     def spare_slots(self) -> int:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def check(scheduler: Scheduler) -> None:
     """Raise AssertionError unless blocks, references and aggregates add up."""
-    scheduler.kv.check([*scheduler.running, *scheduler.padding, *scheduler.fetching])
+    scheduler.kv.check([*scheduler.running, *scheduler.padding, *scheduler.fetching, *scheduler.parked])
     if scheduler.kv.tiers is not None:
         elsewhere = [*scheduler.fetching, *scheduler.waiting]
         scheduler.kv.tiers.check(claim for seq in elsewhere for claim in seq.claims)

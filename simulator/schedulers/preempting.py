@@ -13,6 +13,8 @@ from simulator.batch import Batch, Move
 from simulator.kv.tiers import Room, prefix_hashes
 from simulator.latency.base import StepFeatures
 from simulator.request import Sequence
+from simulator.schedulers.keys import largest
+from simulator.schedulers.preemption import VICTIMS, last_admitted
 
 if TYPE_CHECKING:
     from simulator.schedulers.base import Scheduler
@@ -30,8 +32,11 @@ VAIN_PREEMPTIONS = 64
 """Preemptions in a row without a token sampled after which order and victim rule are taken to be at odds."""
 
 
-def give_up(scheduler: Scheduler, seq: Sequence, batch: Batch, num_scheduled: int) -> None:
-    """Free a running sequence's blocks and put it back into the queue."""
+def give_up(scheduler: Scheduler, seq: Sequence, batch: Batch, num_scheduled: int = 0) -> None:
+    """Take a running sequence's blocks away and put it back into the queue.
+
+    `num_scheduled` tokens of it were allocated in this step.
+    """
     if scheduler.flight is not None:
         scheduler.flight.hold(seq)
     scheduler.release(seq, num_scheduled)
@@ -47,12 +52,24 @@ def give_up(scheduler: Scheduler, seq: Sequence, batch: Batch, num_scheduled: in
     batch.preempted = [*batch.preempted, seq]
 
 
+def choose_victim(scheduler: Scheduler) -> Sequence:
+    """Return the running sequence that the victim rule gives up first."""
+    rule, running = scheduler.victim, scheduler.running
+    if rule is last_admitted or scheduler.is_stuck:
+        return next(reversed(running))
+    if any(rule is each for each in VICTIMS.values()):  # their keys are numbers and have an order
+        return max(running, key=lambda seq: rule(seq, scheduler.ctx))
+    return largest("scheduler.victim", rule, running, scheduler.ctx)
+
+
 def give_claims_back(scheduler: Scheduler, seq: Sequence) -> None:
     """Free what a sequence has in the tiers: it is back on the GPU, or gone."""
     assert scheduler.kv.tiers is not None, "claims are on tiers"
     scheduler.kv.tiers.give_back(seq.claims)
     seq.claims = ()
     seq.swapped = 0
+    if scheduler.on_claims_back is not None:
+        scheduler.on_claims_back(seq)
 
 
 def _swap_out(scheduler: Scheduler, seq: Sequence, batch: Batch) -> None:
