@@ -28,9 +28,10 @@ from simulator import load_scenario
 from simulator.cluster.routers import ROUTERS
 from simulator.cluster.serve import FleetServed, serve_fleet
 from simulator.cluster.serve_disaggregated import serve_disaggregated
-from simulator.config.build_disaggregation import Pools, build_pools
+from simulator.config.build import NO_POLICIES, build_machine
 from simulator.config.build_workload import build_workload
-from simulator.config.disaggregation import DisaggregationSection, LinkSection, PoolSection
+from simulator.config.pools import Pools
+from simulator.config.server import Cluster, make_server
 from simulator.experiments.compare_plots import line_style
 from simulator.experiments.figure_style import new_figure
 from simulator.request import Request
@@ -85,13 +86,17 @@ def pools_of(load: str, arm: Arm) -> Pools:
     """Return what an arm runs on; all of one GPU type."""
     scenario = load_scenario(LOADS[load]).with_(**{"scheduler.max_num_batched_tokens": arm.budget})
     prefill = max(arm.num_prefill, 1)
-    keys = DisaggregationSection(
-        prefill=PoolSection(count=prefill),
-        decode=PoolSection(count=max(arm.gpus - prefill, 1)),
-        link=LinkSection(bandwidth_gb_s=arm.bandwidth),
-        layerwise=arm.layerwise,
-    )
-    return build_pools(scenario, keys)
+    keys = {
+        "prefill": {"count": prefill},
+        "decode": {"count": max(arm.gpus - prefill, 1)},
+        "link": {"bandwidth_gb_s": arm.bandwidth},
+        "layerwise": arm.layerwise,
+    }
+    scenario = scenario.with_(cluster={"disaggregation": keys})
+    server = make_server(scenario, build_machine(scenario), NO_POLICIES)
+    assert isinstance(server, Cluster)
+    assert server.pools is not None
+    return server.pools
 
 
 @cache

@@ -82,6 +82,7 @@ EXAMPLES: dict[str, object] = {
             "interval_s": 5.0,
             "start_delay_s": 30.0,
         },
+        "disaggregation": None,
     },
     "latency.kind": "roofline",
     "latency.profile": None,

@@ -18,9 +18,12 @@ from simulator.cluster.fleet import DIED, Outage
 from simulator.cluster.routers import ROUTERS, round_robin
 from simulator.cluster.serve import FleetServed, ReplicaKind, serve_fleet
 from simulator.cluster.serve_disaggregated import DisaggregatedServed, serve_disaggregated
-from simulator.config.build_disaggregation import build_link, build_pools
+from simulator.config.build import NO_POLICIES, build_machine
 from simulator.config.disaggregation import DisaggregationSection, LinkSection
 from simulator.config.loading import load_scenario
+from simulator.config.pools import Pools, build_link
+from simulator.config.run import run_scenario
+from simulator.config.server import Cluster, make_server
 from simulator.engine.clients import ClientPlan
 from simulator.engine.serve import serve
 from simulator.errors import ConfigError
@@ -487,6 +490,14 @@ def section(**keys: Any) -> DisaggregationSection:
     return DisaggregationSection.model_validate(keys)
 
 
+def pools_of(changes: dict[str, Any] | None = None, **keys: Any) -> Pools:
+    scenario = load_scenario("chat-a100").with_(**(changes or {}), cluster={"disaggregation": keys})
+    server = make_server(scenario, build_machine(scenario), NO_POLICIES)
+    assert isinstance(server, Cluster)
+    assert server.pools is not None
+    return server.pools
+
+
 def test_DI_01_a_bandwidth_above_the_line_rate_of_its_wire_is_refused() -> None:
     a100 = get_hardware("a100-80gb-sxm")
     assert build_link("ib-400g", a100).bandwidth == 50e9
@@ -513,15 +524,16 @@ def test_a_link_that_is_none_is_refused(link: str | LinkSection, said: str) -> N
 
 
 def test_a_scenarios_pools_may_differ_and_their_bytes_do_not_depend_on_the_group() -> None:
-    keys = section(
-        prefill={"count": 2, "tensor_parallel_size": 2, "max_num_batched_tokens": 8192},
+    pools = pools_of(
+        prefill={
+            "count": 2,
+            "set": {"parallel.tensor_parallel_size": 2, "scheduler.max_num_batched_tokens": 8192},
+        },
         decode={"count": 3},
         layerwise=True,
         link={"name": "ib-400g", "bandwidth_gb_s": 40},
     )
-    pools = build_pools(load_scenario("chat-a100"), keys)
     assert [kind.gpus for kind in (*pools.prefill, *pools.decode)] == [2, 2, 1, 1, 1]
-    assert pools.num_gpus == 7
     assert pools.block_bytes == 16 * 131_072
     assert pools.num_layers == 32
     assert pools.prefill[0].make_scheduler().max_num_batched_tokens == 8192
@@ -542,12 +554,49 @@ def test_a_scenarios_pools_may_differ_and_their_bytes_do_not_depend_on_the_group
 
 
 def test_what_disaggregation_does_not_know_is_refused() -> None:
-    scenario = load_scenario("chat-a100")
     with pytest.raises(ConfigError, match="decode_router: unknown 'least_kw'; did you mean least_kv"):
-        build_pools(scenario, section(decode_router="least_kw"))
-    drafting = scenario.with_(speculative={"method": "ngram", "num_speculative_tokens": 3, "acceptance": 0.4})
+        pools_of(decode_router="least_kw")
+    drafting = {"speculative": {"method": "ngram", "num_speculative_tokens": 3, "acceptance": 0.4}}
     with pytest.raises(ConfigError, match="must be null under speculative"):
-        build_pools(drafting, section())
-    for wrong in ({"prefill": {"count": 0}}, {"prefill": {"tensor_parallel_size": 3}}, {"lease_s": 0}):
+        pools_of(drafting)
+    with pytest.raises(ConfigError, match="pipeline_parallel_size must be 1"):
+        pools_of({"parallel.pipeline_parallel_size": 2})
+    for wrong in ({"prefill": {"count": 0}}, {"prefill": {"set": {"model.name": "x"}}}, {"lease_s": 0}):
         with pytest.raises(ValidationError):
             section(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"replicas": 2}, "replicas: must be 1 under disaggregation"),
+        ({"router": "random"}, "these are prefill_router and decode_router"),
+        ({"autoscaler": {"max_replicas": 4}}, "autoscaler: must be null under disaggregation"),
+        ({"outages": [{"replica": 2, "at_s": 1}]}, "replica 2 is none of 0 to 1"),
+    ],
+)
+def test_what_belongs_to_one_pool_is_refused(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_scenario("tiny-cpu").with_(cluster={"disaggregation": {}, **keys})
+
+
+def test_a_disaggregated_scenario_is_one_run() -> None:
+    cluster = {"disaggregation": {"prefill": {"count": 2}, "link": {"bandwidth_gb_s": 1.0}}}
+    changes = {"cluster": cluster, "hardware.price_per_gpu_hour": 3.6}
+    made = run_scenario(load_scenario("tiny-cpu").with_(**changes), check_invariants=True)
+    own: Any = made.own
+    assert own["completed"] == 40
+    assert [(each["pool"], each["gpus"]) for each in own["replicas"]] == [
+        ("prefill", 1),
+        ("prefill", 1),
+        ("decode", 1),
+    ]
+    moved = int((made.requests.num_output > 1).sum())
+    assert own["transfers"]["num_transfers"] == moved
+    assert int(made.gaps[1].sum()) == int((made.requests.num_output - 1).sum())
+    assert own["gpu_seconds"] == pytest.approx(3 * made.requests.finish.max())
+    second = made.requests.finish - made.requests.first_token
+    assert (second[made.requests.num_output > 1] >= own["transfers"]["least_ms"] / 1e3).all()
+    slower = {"cluster": {"disaggregation": {"link": {"bandwidth_gb_s": 0.01}}}}
+    late = run_scenario(load_scenario("tiny-cpu").with_(**slower))
+    assert late.summary["p99_itl_ms"] > made.summary["p99_itl_ms"]  # type: ignore[operator]

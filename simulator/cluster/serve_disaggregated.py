@@ -94,7 +94,7 @@ def serve_disaggregated(
             index=index,
             turn=turn,
         )
-        return Member(index, kind.name, kind.gpus, replica, now, kind=made[index])
+        return Member(index, kind.name, kind.gpus, replica, now, kind=int(made[index] >= len(prefill_kinds)))
 
     block_size = kinds[0].make_scheduler().kv.block_size
     streams = rng.spawn(2)

@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from simulator.config.checking import validate
+from simulator.config.disaggregation import DisaggregationSection
 from simulator.config.key_types import Count, NonNegative, NonNegativeInt, Number, Positive, Section
+from simulator.config.replicas import MAX_REPLICAS, ReplicaSection, kind_of
 from simulator.errors import ConfigError
 
 if TYPE_CHECKING:
     from simulator.config.scenario import Scenario
-
-MAX_REPLICAS = 4096
-MAY_DIFFER = ("hardware.", "parallel.", "kv.", "scheduler.", "latency.")
-"""Where the keys lie that kinds of replicas may have of their own .."""
-ALIKE = (
-    *("kv.block_size", "kv.enable_prefix_caching", "kv.eviction"),
-    *("scheduler.batching", "scheduler.order", "scheduler.victim", "scheduler.admission"),
-)
-""".. but for these: policies, and what the hashes of prompts depend on."""
-
-
-class ReplicaSection(Section):
-    count: Annotated[Count, Field(le=MAX_REPLICAS)] = 1
-    set: dict[str, Any] = Field({})  # dotted keys of the scenario that differ for these replicas
-
-    @field_validator("set")
-    @classmethod
-    def _may_differ(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for key in value:
-            if not key.startswith(MAY_DIFFER) or key in ALIKE:
-                raise ValueError(
-                    f"{key!r:.80} is the same for all replicas; hardware, parallel, latency, memory and the "
-                    "scheduler's limits may differ"
-                )
-        return value
-
-
-def _kind(value: object, i: int) -> ReplicaSection:
-    if isinstance(value, ReplicaSection):
-        return value
-    if not isinstance(value, dict):
-        raise ConfigError(f"kind {i}: must be a mapping such as {{count: 2, set: {{..}}}}, got {value!r:.80}")
-    return validate(ReplicaSection, value, f"kind {i}")
 
 
 class OutageSection(Section):
@@ -84,13 +52,14 @@ class ClusterSection(Section):
     retry: bool = True  # a request whose replica died starts over on another one
     outages: list[OutageSection] = Field([])
     autoscaler: AutoscalerSection | None = None
+    disaggregation: DisaggregationSection | None = None
 
     @field_validator("replicas", mode="before")
     @classmethod
     def _number_or_kinds(cls, value: object) -> object:
         if isinstance(value, list):
             try:
-                return [_kind(each, i) for i, each in enumerate(value)]
+                return [kind_of(each, i) for i, each in enumerate(value)]
             except ConfigError as error:
                 raise ValueError(str(error)) from None
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_REPLICAS:
@@ -101,8 +70,16 @@ class ClusterSection(Section):
 
     @property
     def kinds(self) -> list[ReplicaSection]:
-        """The kinds of replicas, each with its count."""
+        """The kinds of replicas, each with its count; under disaggregation those of its two pools."""
+        if self.disaggregation is not None:
+            return [self.disaggregation.prefill, self.disaggregation.decode]
         return [ReplicaSection(count=self.replicas)] if isinstance(self.replicas, int) else self.replicas
+
+    @property
+    def routers(self) -> tuple[str, ...]:
+        """The router, or under disaggregation those of its two pools."""
+        pools = self.disaggregation
+        return (self.router,) if pools is None else (pools.prefill_router, pools.decode_router)
 
     @property
     def num_replicas(self) -> int:
@@ -111,6 +88,8 @@ class ClusterSection(Section):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> ClusterSection:
+        if self.disaggregation is not None:
+            self._only_pools()
         n = self.num_replicas
         if not 1 <= n <= MAX_REPLICAS:
             raise ValueError(f"replicas: must be 1 to {MAX_REPLICAS} in all, got {n}")
@@ -124,6 +103,14 @@ class ClusterSection(Section):
                 f"({scaler.max_replicas}) of the autoscaler, got {n}"
             )
         return self
+
+    def _only_pools(self) -> None:
+        if self.replicas != 1:
+            raise ValueError("replicas: must be 1 under disaggregation, whose pools have counts of their own")
+        if self.router != ClusterSection.model_fields["router"].default:
+            raise ValueError("router: under disaggregation these are prefill_router and decode_router")
+        if self.autoscaler is not None:
+            raise ValueError("autoscaler: must be null under disaggregation, whose pools do not scale")
 
 
 def replica_scenarios(scenario: Scenario) -> list[tuple[int, Scenario]]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from simulator.cluster.members import Member
+from simulator.cluster.serve import FleetServed
+from simulator.cluster.serve_disaggregated import DisaggregatedServed
 from simulator.config.cluster import replica_scenarios
 from simulator.config.scenario import Scenario
 from simulator.config.served import Part, ServedRun
@@ -24,15 +26,40 @@ def cluster_summary(scenario: Scenario, served: ServedRun, tables: Sequence[Step
     assert fleet is not None, "it is a fleet"
     assert keys is not None, "its scenario has a cluster"
     rows = [_row(part, steps, fleet.end) for part, steps in zip(served.parts, tables, strict=True)]
+    pools = keys.disaggregation
+    if pools is not None:
+        for row, part in zip(rows, served.parts, strict=True):
+            assert part.member is not None, "it is of a fleet"
+            row["pool"] = "decode" if part.member.kind else "prefill"
     busy = np.array([row["busy_s"] for row in rows], np.float64)
     return {
-        "router": keys.router,
+        "router": keys.router if pools is None else f"{pools.prefill_router} and {pools.decode_router}",
         "num_replicas": len(rows),
         "num_retried": fleet.num_retried,
         "num_held": fleet.num_held,
         "gpu_seconds": float(sum(member.gpu_seconds(fleet.end) for member in fleet.members)),
         "imbalance": float(busy.max() / busy.mean()) if busy.any() else None,
+        **_transfers(fleet),
         "replicas": rows,
+    }
+
+
+def _transfers(fleet: FleetServed) -> dict[str, object]:
+    """Say what went from a prefill to a decode pool, and how long that took from decision to end."""
+    if not isinstance(fleet, DisaggregatedServed):
+        return {}
+    seconds = np.array([each.ended - each.decided for each in fleet.transfers])
+    total = sum(each.num_bytes for each in fleet.transfers)
+    return {
+        "transfers": {
+            "num_transfers": len(seconds),
+            "num_called_off": fleet.num_called_off,
+            "num_expired": fleet.num_expired,
+            "gb": total / 1e9,
+            "mean_ms": 1e3 * float(seconds.mean()) if len(seconds) else None,
+            "p99_ms": 1e3 * float(np.percentile(seconds, 99)) if len(seconds) else None,
+            "least_ms": 1e3 * float(seconds.min()) if len(seconds) else None,
+        }
     }
 
 

@@ -4,32 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from simulator.cluster.serve_disaggregated import LEASE
-from simulator.config.key_types import Count, NonNegative, Positive, Section
+from simulator.config.key_types import NonNegative, Positive, Section
+from simulator.config.replicas import ReplicaSection
 from simulator.specs.links import DEFAULT_LATENCY, LINE_RATES, NVLINK
 
 LINKS = ", ".join((NVLINK, *LINE_RATES))
-MOST_REPLICAS = 1024  # a guard against typing errors: more than anybody simulates on one core
-
-
-class PoolSection(Section):
-    """Replicas of one pool; what is null is the scenario's own."""
-
-    count: Count = Field(1, le=MOST_REPLICAS, description="replicas")
-    gpu: str | None = Field(None, description="null = hardware.gpu")
-    tensor_parallel_size: Literal[1, 2, 4, 8] | None = Field(None, description="null = parallel's")
-    max_num_seqs: Count | None = Field(None, description="null = scheduler's")
-    max_num_batched_tokens: Count | None = Field(None, description="null = scheduler's")
-    num_gpu_blocks_override: Count | None = Field(None, description="null = kv's")
-
-    @field_validator("tensor_parallel_size", mode="before")
-    @classmethod
-    def _no_flag(cls, value: object) -> object:
-        if isinstance(value, bool | float):  # equal to 1 in Python, not in a file
-            raise ValueError(f"must be 1, 2, 4 or 8, got {value}")
-        return value
 
 
 class LinkSection(Section):
@@ -41,8 +23,8 @@ class LinkSection(Section):
 
 
 class DisaggregationSection(Section):
-    prefill: PoolSection = PoolSection()
-    decode: PoolSection = PoolSection()
+    prefill: ReplicaSection = ReplicaSection()
+    decode: ReplicaSection = ReplicaSection()
     link: str | LinkSection = Field(
         "ib-400g", description=f"{LINKS} | {{bandwidth_gb_s: 40, latency_us: 10}}"
     )

@@ -16,6 +16,7 @@ from simulator.cluster.serve import ReplicaKind, serve_fleet
 from simulator.config.axes import AXES
 from simulator.config.build import Machine, Policies, build_router, build_scheduler
 from simulator.config.cluster import AutoscalerSection, replica_scenarios
+from simulator.config.pools import Pools, build_pools
 from simulator.config.scenario import Scenario
 from simulator.config.served import ServedRun
 from simulator.config.speculative import build_acceptance
@@ -63,7 +64,9 @@ def make_server(
     kinds = _kinds(scenario, machine, policies, timing)
     for _, kind in kinds:
         kind.make_scheduler()
-    return Cluster(scenario, machine, policies, kinds)
+    keys = scenario.cluster.disaggregation
+    pools = None if keys is None else build_pools(scenario, keys, machine.kinds, kinds)
+    return Cluster(scenario, machine, policies, kinds, pools)
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,7 @@ class Cluster:
     machine: Machine
     policies: Policies
     kinds: list[tuple[int, ReplicaKind]]
+    pools: Pools | None = None  # under disaggregation
 
     def serve(
         self,
@@ -125,13 +129,16 @@ class Cluster:
             one_replica(self.scenario, "decisions and real engines")
         keys = self.scenario.cluster
         assert keys is not None, "it is a cluster"
+        rng = np.random.default_rng(np.random.SeedSequence(self.scenario.seed, spawn_key=(_STREAM,)))
+        if self.pools is not None:
+            return self.pools.serve(requests, plan, rng, progress=progress, check_invariants=check_invariants)
         served = serve_fleet(
             requests,
             [kind for _, kind in self.kinds],
             build_router(self.scenario, self.policies),
             counts=[count for count, _ in self.kinds],
             plan=plan,
-            rng=np.random.default_rng(np.random.SeedSequence(self.scenario.seed, spawn_key=(_STREAM,))),
+            rng=rng,
             signal_delay=keys.signal_delay_s,
             retry=keys.retry,
             outages=[Outage(each.replica, each.at_s, each.back_s) for each in keys.outages],

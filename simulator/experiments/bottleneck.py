@@ -96,7 +96,10 @@ def has_doublings(scenario: Scenario) -> bool:
     """Say whether a scenario has one of each thing that could be doubled."""
     cluster = scenario.cluster
     return cluster is None or (
-        isinstance(cluster.replicas, int) and cluster.autoscaler is None and not cluster.outages
+        isinstance(cluster.replicas, int)
+        and cluster.autoscaler is None
+        and cluster.disaggregation is None
+        and not cluster.outages
     )
 
 

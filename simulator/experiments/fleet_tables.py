@@ -34,6 +34,12 @@ def fleet_lead(summary: Mapping[str, object]) -> str:
     text = f"Cluster: {count:,.0f} replicas behind {extra.get('router')}, {hours:,.2f} GPU hours"
     if uneven is not None:
         text += f", the busiest {uneven:.2f} times the mean"
+    moved = mapping(extra.get("transfers"))
+    if times := number(moved, "num_transfers"):
+        text += (
+            f"; {times:,.0f} transfers of {number(moved, 'gb') or 0.0:,.2f} GB in all, each "
+            f"{number(moved, 'mean_ms') or 0.0:,.1f} ms on average from decision to end"
+        )
     for key, what in (("num_retried", "served again elsewhere"), ("num_held", "held at the router")):
         if times := number(extra, key):
             text += f"; {times:,.0f} {what}"
@@ -67,7 +73,7 @@ def _table(summary: Mapping[str, object]) -> tuple[list[str], list[list[str]], s
         [
             *(_show(each, key, form) for key, (_, form) in COLUMNS.items()),
             f"{number(each, 'gpus') or 0:.0f} x {each.get('hardware')}",
-            str(each.get("state")),
+            " ".join(str(each[key]) for key in ("pool", "state") if key in each),
         ]
         for each in replicas[:SHOWN]
     ]

@@ -78,21 +78,21 @@ def model_id(name: str) -> tuple[str, str]:
     return "YOUR-MODEL", f"YOUR-MODEL stands for {shipped.name}, of which no checkpoint is published"
 
 
-def fleet_lacks(cluster: ClusterSection, alike: str, policies: Mapping[str, str]) -> str:
+def fleet_lacks(cluster: ClusterSection, alike: str, policies: Mapping[str, str], disaggregated: str) -> str:
     """Say what of a cluster a server's data parallelism cannot do.
 
-    `alike` names what it does with replicas that are all alike, `policies` routers in front of servers.
+    `alike` names what it does with replicas that are all alike, `policies` routers in front of servers,
+    `disaggregated` how prefill and decode servers are started.
     """
-    if not isinstance(cluster.replicas, int):
+    if cluster.disaggregation is not None:
+        parts = [disaggregated]
+    elif not isinstance(cluster.replicas, int):
         parts = ["replicas that differ are servers of their own, each with its flags, behind a router"]
     else:
         parts = [alike]
-    known = policies.get(cluster.router)
-    parts.append(
-        f"router {cluster.router}: {known}"
-        if known
-        else f"router {cluster.router}: no counterpart; a router of your own must do it"
-    )
+    for router in cluster.routers:
+        known = policies.get(router) or "no counterpart; a router of your own must do it"
+        parts.append(f"router {router}: {known}")
     if cluster.autoscaler is not None:
         parts.append("the autoscaler is your orchestrator's (KEDA, HorizontalPodAutoscaler)")
     return "; ".join(parts)

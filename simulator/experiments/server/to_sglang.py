@@ -165,6 +165,12 @@ ROUTER_POLICIES = {
 }
 """Policies of SGLang's router by its documentation."""
 
+POOLS = (
+    "servers with --disaggregation-mode prefill and decode and --disaggregation-transfer-backend nixl, "
+    "behind sglang_router --pd-disaggregation"
+)
+"""SGLang's documentation, "PD Disaggregation"."""
+
 
 def _cluster(scenario: Scenario, machine: Machine) -> Setting:
     keys = scenario.cluster
@@ -172,9 +178,9 @@ def _cluster(scenario: Scenario, machine: Machine) -> Setting:
         return SAME
     alike = "one server of all replicas (data parallel), whose own balancer chooses unless a router does"
     argv: tuple[str, ...] = ()
-    if isinstance(keys.replicas, int):
+    if isinstance(keys.replicas, int) and keys.disaggregation is None:
         argv = ("--dp-size", str(keys.replicas))
-    return Setting(argv, fleet_lacks(keys, alike, ROUTER_POLICIES))
+    return Setting(argv, fleet_lacks(keys, alike, ROUTER_POLICIES, POOLS))
 
 
 def _none(section: str, key: str, default: object, why: str = VLLM_ONLY) -> Rule:

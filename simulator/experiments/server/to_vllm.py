@@ -131,6 +131,12 @@ ROUTER_POLICIES = {
 }
 """Router policies by the names of vllm-project/router, its README of 2026."""
 
+POOLS = (
+    'servers of each pool with --kv-transfer-config \'{"kv_connector": "NixlConnector", '
+    '"kv_role": "kv_both"}\' and a proxy that sends each request to one of both pools'
+)
+"""vLLM's documentation, "Disaggregated Prefilling"."""
+
 
 def _cluster(scenario: Scenario, machine: Machine) -> Setting:
     keys = scenario.cluster
@@ -138,9 +144,9 @@ def _cluster(scenario: Scenario, machine: Machine) -> Setting:
         return SAME
     alike = "one server of all replicas (data parallel); several machines also need --data-parallel-address"
     argv: tuple[str, ...] = ()
-    if isinstance(keys.replicas, int):
+    if isinstance(keys.replicas, int) and keys.disaggregation is None:
         argv = ("--data-parallel-size", str(keys.replicas))
-    return Setting(argv, fleet_lacks(keys, alike, ROUTER_POLICIES))
+    return Setting(argv, fleet_lacks(keys, alike, ROUTER_POLICIES, POOLS))
 
 
 def _quantization(scenario: Scenario, machine: Machine) -> Setting:
