@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from simulator.config.build import NO_POLICIES, Machine, Policies, build_machine, build_scheduler
 from simulator.config.build_workload import build_workload, client_plan
+from simulator.config.model_section import accuracy_notes, accuracy_of
 from simulator.config.policies import policy_records, suspects
 from simulator.config.scenario import Scenario
 from simulator.config.speculative import build_acceptance
@@ -24,10 +25,11 @@ from simulator.engine.replica import Observer
 from simulator.engine.serve import MakeExecutor, Served, serve
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel, StepFeatures
+from simulator.metrics.cost import request_costs
 from simulator.metrics.fairness import fairness
 from simulator.metrics.memory_notes import memory_notes
-from simulator.metrics.summary import counts, latencies, meets_slo, summarize
-from simulator.metrics.tables import ABORTED, REJECTED, Floats, Ints, RequestTable, StepTable
+from simulator.metrics.summary import Latencies, counts, latencies, meets_slo, summarize
+from simulator.metrics.tables import ABORTED, COMPLETED, REJECTED, Floats, Ints, RequestTable, StepTable
 from simulator.workload.workload import Workload
 
 
@@ -185,6 +187,7 @@ def _own(run: Run, served: Served) -> dict[str, object]:
         **kv_use(run.steps, kv.pool.num_blocks, scenario.kv.block_size, machine.max_model_len),
         "evicted_blocks": kv.pool.num_evicted,
         "cost_per_million_output_tokens": cost_per_million(scenario, run.summary),
+        "accuracy": accuracy_of(scenario.model, scenario.kv.kv_cache_dtype),
         "prefix_cache_queries": kv.num_queries,
         "prefix_cache_hits": kv.num_hits,
         "prefix_hit_rate": kv.num_hits / kv.num_queries if kv.num_queries else None,
@@ -197,11 +200,31 @@ def _own(run: Run, served: Served) -> dict[str, object]:
             has_slo=bool(slo),
             end=scenario.run.horizon_s,
             method=scenario.run.percentile_method,
+            costs=_costs(run, measured),
         ),
         "skipped": run.workload.skipped,
     }
     told = [*memory_notes(own), *_stall(run, served, tally["unfinished"])]
+    told += accuracy_notes(scenario.model, scenario.kv.kv_cache_dtype)
     return own | {"notes": [*machine.notes, *run.workload.notes, *told], "scenario": scenario.to_dict()}
+
+
+def _costs(run: Run, measured: Latencies) -> Floats | None:
+    """Return each request's part of what the measured window cost; None without a price, 0 in the warm-up."""
+    per_million = cost_per_million(run.scenario, run.summary)
+    if per_million is None:
+        return None
+    total = per_million * float(run.requests.num_output[measured.rows].sum()) / 1e6
+    counts = run.requests.status != COMPLETED
+    counts[measured.rows] = True
+    return request_costs(
+        run.requests,
+        run.steps,
+        run.machine.latency,
+        counts,
+        total=total,
+        max_tokens=run.scenario.scheduler.max_num_batched_tokens,
+    )
 
 
 def tier_use(kv: BlockManager) -> dict[str, dict[str, int]]:

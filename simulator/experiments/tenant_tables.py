@@ -23,7 +23,12 @@ COLUMNS = {
     "attainment": ("within SLO", ".1%"),
     "request_goodput": ("goodput req/s", ",.2f"),
     "oldest_wait_s": ("oldest wait s", ",.2f"),
+    "cost": ("cost", ",.4g"),
+    "cost_share": ("of cost", ".1%"),
+    "cost_per_million_output_tokens": ("cost / M output tok", ",.2f"),
 }
+PRICED = ("cost", "cost_share", "cost_per_million_output_tokens")
+"""Columns that only a run with a price has."""
 BRIEF = (
     "injected",
     "output_tokens",
@@ -32,6 +37,7 @@ BRIEF = (
     "p99_tpot_ms",
     "attainment",
     "oldest_wait_s",
+    *PRICED[1:],
 )
 
 
@@ -74,6 +80,8 @@ def _table(
     """Return titles, rows, and a line on the rows that are left out."""
     extra = own(summary)
     groups = {name: mapping(row) for name, row in mapping(extra.get(what)).items()}
+    has_price = any(PRICED[0] in row for row in groups.values())
+    columns = tuple(key for key in columns if has_price or key not in PRICED)
     most = sorted(groups, key=lambda name: -(number(groups[name], "injected") or 0.0))[:SHOWN]
     rows = [
         [_name(name), *(_show(groups[name], key, COLUMNS[key][1]) for key in columns)]

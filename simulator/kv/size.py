@@ -5,7 +5,7 @@
 which is vLLM's rule (`determine_available_memory`), with the profiled activation peak and CUDA graphs
 replaced by an assumed `reserve_gib`. Where vLLM's own number is known it is better: pass it as
 `num_gpu_blocks_override`. All ranks of a tensor-parallel group are alike here, so one rank's count is the
-pool's. Left out: quantisation scales of an int8 cache, and vLLM's hybrid manager (a block has all layers).
+pool's. Left out: vLLM's hybrid manager (a block has all layers).
 """
 
 from __future__ import annotations
@@ -111,13 +111,15 @@ def kv_size(
     tensor_parallel_size: int = 1,
     num_gpu_blocks_override: int | None = None,
     draft: Model | None = None,
+    quantization: str | None = None,
 ) -> KvSize:
     """Size the KV pool of a model on a GPU; `context` defaults to the model's max_model_len.
 
-    A `draft` model has its weights beside it and its KV in the same blocks. ConfigError says which term is
-    out of range or too large.
+    A `draft` model has its weights beside it and its KV in the same blocks; `quantization` (int8, int4, fp8)
+    is the type of the model's linear layers. ConfigError says which term is out of range or too large.
     """
     model = get_model(model) if isinstance(model, str) else model
+    model = model if quantization is None else model.quantized(quantization)
     hardware = get_hardware(hardware) if isinstance(hardware, str) else hardware
     context = model.max_model_len if context is None else context
     _check("gpu_memory_utilization", gpu_memory_utilization, 0 < gpu_memory_utilization <= 1, "in (0, 1]")
