@@ -27,6 +27,10 @@ COLUMNS = {
     "cost_share": ("of cost", ".1%"),
     "cost_per_million_output_tokens": ("cost / M output tok", ",.2f"),
 }
+COST_RULE = (
+    "cost: what the GPUs cost, idle time included, by work: computed prompt tokens, output tokens and the "
+    "context they read, at the prices of average steps"
+)
 PRICED = ("cost", "cost_share", "cost_per_million_output_tokens")
 """Columns that only a run with a price has."""
 BRIEF = (
@@ -67,11 +71,13 @@ def tenants_html(summary: Mapping[str, object]) -> str:
 
 
 def evenness(summary: Mapping[str, object]) -> Iterator[str]:
-    """Yield a line with Jain's index, where there are tenants to compare."""
+    """Yield a line with Jain's index, where there are tenants to compare, and one on how costs are shared."""
     extra = own(summary)
     if mapping(extra.get("tenants")):
         service, latency = (_show(extra, f"jain_{what}", ".3f") for what in ("service", "latency"))
         yield f"Jain's index (1 = even): {service} of service per weight, {latency} of latency per token"
+    if any(PRICED[0] in mapping(row) for what in GROUPS for row in mapping(extra.get(what)).values()):
+        yield COST_RULE
 
 
 def _table(
