@@ -25,7 +25,7 @@ from simulator.kv.size import KvSize, kv_size
 from simulator.latency.base import LatencyModel
 from simulator.latency.drafting import WithLookup, with_draft_model
 from simulator.latency.estimate import estimate
-from simulator.latency.group import group_profile, pair_of
+from simulator.latency.group import group_profile, pair_of, plain_rank
 from simulator.latency.linear import LinearModel
 from simulator.latency.pipeline import Pipeline, pipelined
 from simulator.latency.profile import Profile
@@ -35,7 +35,6 @@ from simulator.schedulers.admission import ADMISSIONS, Admission
 from simulator.schedulers.orders import ORDERS, Order
 from simulator.schedulers.preemption import VICTIMS, Victim
 from simulator.specs import Hardware, Model, get_hardware, get_model
-from simulator.specs.ranks import rank_of
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def _one_machine(scenario: Scenario) -> Machine:
     if scenario.model.dtype != "auto":
         model = replace(model, dtype=scenario.model.dtype, quantization=None)
     if scenario.model.quantization is not None:
-        model = replace(model, quantization=scenario.model.quantization)
+        model = model.quantized(scenario.model.quantization)
     hardware = get_hardware(scenario.hardware.gpu)
     max_model_len = scenario.model.max_model_len or model.max_model_len
     if max_model_len > model.max_model_len:
@@ -167,18 +166,18 @@ def build_latency(scenario: Scenario, model: Model, hardware: Hardware) -> Laten
     if section.kind == "linear":
         latency = _linear(section.coefficients or {})
     else:
-        measured = (
-            group_profile(hardware, model, gpus, section.profile) if section.kind == "profile" else None
-        )
+        kv_dtype = scenario.kv.kv_cache_dtype
+        is_profile = section.kind == "profile"
+        measured = group_profile(hardware, model, gpus, section.profile, kv_dtype) if is_profile else None
         latency = measured or estimate(
             hardware,
             model,
-            scenario.kv.kv_cache_dtype,
+            kv_dtype,
             tensor_parallel_size=gpus,
             expert_parallel=scenario.parallel.expert_parallel,
         )
     if stages > 1:
-        pair = pair_of(hardware, section.profile) if section.kind == "profile" else None
+        pair = pair_of(hardware, section.profile) if is_profile else None
         latency = pipelined(latency, hardware, model, stages, gpus, pair)
     return latency.overlapped() if scenario.scheduler.async_scheduling else latency
 
@@ -190,7 +189,7 @@ def profile_path(scenario: Scenario, machine: Machine) -> Path | None:
         return None
     if section.profile is None:
         return best_profile_path(
-            machine.hardware, rank_of(machine.model, scenario.parallel.tensor_parallel_size)
+            machine.hardware, plain_rank(machine.model, scenario.parallel.tensor_parallel_size)
         )
     return shipped_profiles().get(section.profile, Path(section.profile))
 
@@ -208,11 +207,17 @@ def _linear(coefficients: dict[str, float]) -> LinearModel:
 
 def _latency_notes(scenario: Scenario, latency: LatencyModel) -> list[str]:
     notes = []
-    if scenario.latency.kind == "profile" and latency.error is None:
+    profile = latency if isinstance(latency, Profile) else None
+    if scenario.latency.kind == "profile" and profile is not None and profile.reach is None:
         notes.append("no profile is shipped for this GPU and model: times are estimated from the roofline")
-    if scenario.kv.kv_cache_dtype != "auto" and latency.error is not None:
+    if profile is not None and profile.derived:
         notes.append(
-            "the profile was measured with a 16-bit KV cache; kv_cache_dtype changes only the memory"
+            "times are derived, not measured: the profile is of 16-bit weights and KV cache, moved by the "
+            f"ratio of two rooflines, whose error is unknown; {'; '.join(profile.derived)}"
+        )
+    if profile is None and (scenario.kv.kv_cache_dtype != "auto" or scenario.model.quantization is not None):
+        notes.append(
+            "model.quantization and kv.kv_cache_dtype change only the memory: coefficients are as given"
         )
     return [*notes, *_group_notes(scenario, latency)]
 

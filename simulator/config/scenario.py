@@ -32,6 +32,7 @@ from simulator.config.key_types import (
     Whole,
     check_names,
 )
+from simulator.config.model_section import ModelSection
 from simulator.config.parallel import ParallelSection
 from simulator.config.plain_yaml import dump_yaml
 from simulator.config.speculative import SpeculativeSection
@@ -42,22 +43,10 @@ from simulator.workload.predictor import MAX_SIGMA
 SLO_KEYS = ("ttft_ms", "tpot_ms", "e2el_ms")
 
 
-class ModelSection(Section):
-    name: str = Field("llama-3.1-8b", description="shipped name, or path to a Hugging Face config.json")
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
-        "auto", description="auto = the model's own | bfloat16 | float16 | float32"
-    )
-    quantization: Literal["int8"] | None = Field(
-        None,
-        description="int8: weights of the layers in 8 bits, activations as they are; null = the model's own",
-    )
-    max_model_len: Count | None = Field(16384, description="prompt + output at most; null = the model's own")
-
-
 class HardwareSection(Section):
     gpu: str = Field("a100-80gb-sxm", description="see `servetwin list hardware`")
     price_per_gpu_hour: Positive | None = Field(
-        None, description="any currency; gives cost per million tokens"
+        None, description="any currency; gives cost per million tokens, in all and by tenant"
     )
 
 
@@ -261,6 +250,7 @@ class RunSection(Section):
 
 
 LATER_KEYS: dict[str, object] = {
+    "model.accuracy": None,
     "parallel.pipeline_parallel_size": 1,
     "parallel.expert_parallel": False,
     "parallel.expert_skew": 0.0,

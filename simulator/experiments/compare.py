@@ -20,7 +20,7 @@ from simulator.config.tenants import tenant_limits
 from simulator.errors import ConfigError, suggest
 from simulator.experiments.candidates import Candidate, Shared, candidates_of, with_candidate
 from simulator.experiments.compare_draws import TITLES, DrawnComparison
-from simulator.experiments.metric_cells import COLUMNS, cell, change, lower_is_better, metric_of
+from simulator.experiments.metric_cells import ACCURACY, COLUMNS, cell, change, lower_is_better, metric_of
 from simulator.experiments.model_draws import ModelDraws, check_drawable, checked_draws, draw_models
 from simulator.experiments.tournament import tables
 from simulator.experiments.tournament.rounds import checked_margin, checked_replications, checked_seconds
@@ -72,7 +72,9 @@ class Comparison:
     @property
     def columns(self) -> dict[str, str]:
         """Titles of the columns by key: the metric, then the others of `COLUMNS`."""
-        return {self.metric: COLUMNS.get(self.metric, self.metric)} | COLUMNS
+        scored = any(metric_of(run, ACCURACY) is not None for run in self.runs.values())
+        own = {ACCURACY: ACCURACY} if scored else {}
+        return {self.metric: COLUMNS.get(self.metric, self.metric)} | COLUMNS | own
 
     def rows(self) -> list[dict[str, float | str | None]]:
         """Return one row per candidate: its name and the value of each column."""
