@@ -30,7 +30,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SOURCES = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 BOOKS = [source.stem for source in SOURCES]
 _numbers = itertools.count(1)
-STUDIES = ("02", "03", "04", "05", "06", "07", "08", "09", "10", "11")  # many runs each
+STUDIES = ("02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "14")  # many runs each
 ON_AN_ENGINE = ("08",)
 WITH_A_SEARCH = ("11",)
 MEASURED = "# Measured: other numbers in every run."
@@ -381,6 +381,11 @@ QUOTES: dict[str, list[str]] = {
         "{ {10: 'Ten'}[(members == 5).sum()]} points are always on it, "
         "{ {10: 'ten'}[24 - len(members)]} never, and { {4: 'four'}[(members < 5).sum()]} come and go",
     ],
+    "14_claims": [
+        "{['', 'about a thousandth of the batch'][0.0005 < waits.value(WAIT, 'continuous').high < 0.002]}",
+        "{['', 'A chat queue makes about 2,000, too close to call']"
+        "[ledger[6].cases[0].judged(ledger[6].said) == 'open']}",
+    ],
 }
 """What the text claims, as f-strings over the names of the notebook; filled in, each must stand there."""
 
@@ -585,6 +590,23 @@ CLAIMS: dict[str, list[str]] = {
         "offers.front.sort_values('mean_tpot_ms')['parallel.tensor_parallel_size'].iloc[[0, -1]].tolist() == "
         "[2, 1]",
         "offers.front.median_ttft_ms.iloc[0] > 5 * offers.front.median_ttft_ms.iloc[-1]",
+    ],
+    "14_claims": [
+        "__import__('simulator.experiments.claims.page', fromlist=['page']).page(ledger) == "
+        "__import__('pathlib').Path('docs/claims.md').read_text(encoding='utf-8')",
+        "all(case.scenario and case.number.low <= case.number.value <= case.number.high "
+        "for claim in ledger for case in claim.cases)",
+        "all(claim.cases or not CAN_PIPELINE for claim in ledger)",
+        "{claim.verdict for claim in ledger} <= {'holds', 'holds when', 'wrong', 'not in this version'}",
+        "few.ratio(TTFT, 5, 1).high < 2 < few.ratio(OUT, 5, 1).low",
+        "jobs.ratio(OUT, 'continuous', 256).high < 2",
+        "waits.value(WAIT, 'full').high < 0.2",
+        "all(int8.ratio(OUT, f'{a}, int8', a).value > int8.ratio(OUT, f'{b}, int8', b).value "
+        "for a, b in zip(LOADS, [*LOADS][1:]))",
+        "fall.value(OUT, [*way['turned round']][-1]) == fall.value(OUT, [*way['as articles have it']][-1])",
+        "factors['turned round']['speculation'].low > factors['as articles have it']['speculation'].high",
+        "factors['as articles have it']['static batching'].low > "
+        "factors['turned round']['static batching'].high",
     ],
 }
 """What must be true for the rest of the text to be so."""
