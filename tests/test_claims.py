@@ -1,5 +1,5 @@
-"""Claims: verdicts follow from numbers alone, a trial's intervals are the tournament's, and without a KV cache
-a token costs the prefill of its context."""
+"""Claims: verdicts follow from numbers alone, a trial gives the intervals of a tournament, and without a KV
+cache a token costs the prefill of its context."""
 
 from __future__ import annotations
 
