@@ -597,7 +597,8 @@ CLAIMS: dict[str, list[str]] = {
         "all(case.scenario and case.number.low <= case.number.value <= case.number.high "
         "for claim in ledger for case in claim.cases)",
         "all(claim.cases or not CAN_PIPELINE for claim in ledger)",
-        "{claim.verdict for claim in ledger} <= {'holds', 'holds when', 'wrong', 'open', 'not in this version'}",
+        "{claim.verdict for claim in ledger} <= "
+        "{'holds', 'holds when', 'wrong', 'open', 'not in this version'}",
         "few.ratio(TTFT, 5, 1).high < 2 < few.ratio(OUT, 5, 1).low",
         "jobs.ratio(OUT, 'continuous', 256).high < 2",
         "waits.value(WAIT, 'full').high < 0.2",
