@@ -37,7 +37,7 @@ class Fewest:
     def why_rule(self) -> str:
         """Say why that decides."""
         if self.rule == BY_PRICE:
-            return "all have a price (hardware.price_per_gpu_hour), so an hour's price decides, then the GPUs"
+            return "all have a price (hardware.price_per_gpu_hour), so that of an hour decides, then the GPUs"
         priced = [name for name, each in self.answers.items() if each.price is not None]
         lack = "not all have" if priced else "none has"
         return f"{lack} a price (hardware.price_per_gpu_hour), so the number of GPUs decides"

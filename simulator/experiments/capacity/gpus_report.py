@@ -142,7 +142,8 @@ def gpus_html(found: Fewest) -> str:
     several = len(answers) > 1
     first, *rest = [headline(found, each) for each in answers]
     lead = f'<h1>{escape(title)}</h1><p class="verdict">{escape(outcome(found) if several else first)}</p>'
-    told = [first, *rest] if several else details(answers[0])
+    told = [f"Why so: {found.why_rule}."] if several and found.winner else []
+    told += [first, *rest] if several else details(answers[0])
     lead += "".join(f'<p class="reason">{escape(line)}</p>' for line in told)
     odd = [("warning", f"{each.name}: {w}") for each in answers for w in warnings(each)] if several else []
     lead += banners_html([*odd, *(("note", f"{note}.") for note in notes(found))])
@@ -154,11 +155,18 @@ def gpus_html(found: Fewest) -> str:
         if is_shown.get(name, True)
     ]
     if several:
-        sections.insert(0, Section("candidates", "Candidates", numbers_table(candidate_cells(found))))
+        sections.insert(0, Section("candidates", "Candidates", _candidates_html(found)))
     tables = "".join(numbers_table(fleet_cells(each), each.name if several else "") for each in answers)
     sections.append(Section("replicas", "Numbers of replicas tested", tables))
     footer = f"servetwin {version('servetwin')}, seed {found.base.seed}; "
     return page_html(title, lead, sections, footer + slo_words(found.base, found.target))
+
+
+def _candidates_html(found: Fewest) -> str:
+    """Return the table of candidates, and how sure each is."""
+    told = [f"{each.name}: {' '.join(details(each))}" for each in found.answers.values() if each.replicas]
+    lines = "".join(f"<p>{escape(line)}</p>" for line in told)
+    return numbers_table(candidate_cells(found)) + lines
 
 
 def save_gpus(found: Fewest, folder: Path, *, report: bool = True) -> list[Path]:

@@ -128,7 +128,7 @@ def warnings(answer: FleetAnswer) -> list[str]:
 def candidate_cells(found: Fewest) -> Cells:
     """Return one row per candidate: its fewest GPUs, how sure, the price."""
     titles = ["candidate", "GPUs", "replicas", "within SLO", "interval", "one less"]
-    titles += ["model interval", "enough in", "price/hour", "price/M tokens"]
+    titles += ["by model error", "enough in", "price/hour", "price/M tokens"]
     rows = [_candidate_row(answer) for answer in found.answers.values()]
     kept = [i for i, _ in enumerate(titles) if i < 6 or any(row[i] != "–" for row in rows)]
     return [titles[i] for i in kept], [[row[i] for i in kept] for row in rows]
@@ -187,7 +187,7 @@ def _row(answer: FleetAnswer, n: int, point: Point) -> list[str]:
 
 
 def outcome(found: Fewest) -> str:
-    """Say who wins, by which rule, and who is just as good."""
+    """Say who wins, and who is just as good."""
     if found.winner is None:
         return f"No candidate meets the SLO with {count_words(found.max_gpus, 'GPU')}."
     winner, *equals = found.best
@@ -195,7 +195,7 @@ def outcome(found: Fewest) -> str:
     tie = f"; just as good: {', '.join(equals)}" if equals else ""
     price = f", {best.price:.4g} an hour" if found.rule == BY_PRICE else ""
     rule = "Cheapest" if found.rule == BY_PRICE else "Fewest GPUs"
-    return f"{rule}: {winner}, {gpus_words(best, best.replicas or 0)}{price}{tie} ({found.why_rule})."
+    return f"{rule}: {winner}, {gpus_words(best, best.replicas or 0)}{price}{tie}."
 
 
 def text(found: Fewest) -> str:
@@ -205,6 +205,7 @@ def text(found: Fewest) -> str:
         lines += [headline(found, answer), *(f"  {line}" for line in details(answer))]
     if len(found.answers) > 1:
         lines += ["", *aligned(*candidate_cells(found)), outcome(found)]
+        lines += [] if found.winner is None else [f"Why so: {found.why_rule}."]
     else:
         lines += ["", *aligned(*fleet_cells(next(iter(found.answers.values()))))]
     return "\n".join([*lines, "", *(f"Note: {note}" for note in notes(found))])
