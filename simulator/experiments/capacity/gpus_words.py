@@ -34,7 +34,7 @@ def headline(found: Fewest, answer: FleetAnswer) -> str:
     who = "" if len(found.answers) == 1 else f"{answer.name}: "
     slo = slo_words(found.base, found.target)
     if answer.at is None or answer.replicas is None:
-        best = max(answer.points.values(), key=lambda each: each.attainment.value)
+        best = max(answer.points.values(), key=lambda each: (each.attainment.value, each.rate))
         most = gpus_words(answer, int(best.rate))
         return (
             f"{who}{found.max_gpus:,} GPUs are too few for {answer.loads.words(best)} within {slo}. "
@@ -87,7 +87,13 @@ def _sure(answer: FleetAnswer, n: int) -> list[str]:
         return [
             "One replica less misses, but not by more than chance: its interval reaches what is asked for."
         ]
-    return ["Sure as far as other requests go: no interval reaches what is asked for from the other side."]
+    less = ""
+    if answer.below is not None and answer.below.attainment.high is not None:
+        is_below = answer.below.attainment.high < answer.target
+        less = (
+            ", that of one replica less below it" if is_below else "; with one replica less the queue grows"
+        )
+    return [f"Sure as far as other requests go: the interval lies above what is asked for{less}."]
 
 
 def _by_model(answer: FleetAnswer, n: int) -> list[str]:
