@@ -89,6 +89,13 @@ def test_a_number_of_the_curve_that_misses_moves_the_answer_above_it() -> None:
     assert met[4]
 
 
+def test_a_search_that_goes_on_asks_for_nothing_twice() -> None:
+    met = {n: n >= 9 for n in searched(set(range(9, 31)), 1, 30)}
+    assert list(search_fewest(met, 9, 30)) == []
+    none = dict.fromkeys((1, 2, 4, 5), False)
+    assert list(search_fewest(none, 1, 5)) == []
+
+
 def brute_force(found: Fewest, most: int) -> int:
     """Serve the same replications with 1, 2, .. replicas and return the first that meets."""
     answer = only(found)
@@ -160,6 +167,16 @@ def test_the_fewest_of_a_random_split_are_those_of_theory() -> None:
     common = next(c for c in range(1, 9) if within(c, 3.0, limit) >= 0.9)
     assert shared.replicas is not None
     assert common <= shared.replicas <= split.replicas, "one queue for all is best, blind routing worst"
+
+
+def test_unlike_gpus_at_one_price_and_with_times_of_two_sources_are_pointed_out() -> None:
+    keys = {"latency.kind": "roofline", "latency.coefficients": None, "hardware.price_per_gpu_hour": 2.0}
+    vary = {gpu: {"hardware.gpu": gpu} for gpu in ("a100-80gb-sxm", "h100-80gb-sxm")}
+    found = find_fewest(quick(**keys), vary, max_gpus=4, replications=1, workers=1)
+    told = str(FewestGpus(found))
+    assert "step times come from different sources" in told
+    assert "all have the same hardware.price_per_gpu_hour" in told
+    assert found.best == list(vary), "one is enough of either"
 
 
 def test_every_number_of_replicas_serves_the_same_requests(plain: Fewest) -> None:

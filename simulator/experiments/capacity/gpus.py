@@ -70,27 +70,36 @@ def find_fewest(
     base = scenario.with_(**{"slo.attainment": target, "run.horizon_s": None, **alike})
     num = replications or REPLICATIONS
     server = Server(workers, progress)
-    given = base
-    starts: dict[str, int | None] = {}
-    for _ in range(LENGTHENINGS + 1):
-        found = Fewest(given, {}, _common(given, num), num, target, max_gpus, n_model_draws)
+    found = Fewest(base, {}, _common(base, num), num, target, max_gpus, n_model_draws)
+    for left in reversed(range(LENGTHENINGS + 1)):
+        before = found.answers
+        found.answers = {}
         for name, candidate in (candidates or {PLAIN: {}}).items():
-            _enter(found, name, *with_candidate(given, candidate, policies))
-        answers = found.answers.values()
-        server.serve(
-            [_search(found, each, num, start=starts.get(each.name), curve=False) for each in answers]
-        )
-        starts = {each.name: each.replicas for each in answers}
-        before, given = given, _longer(given, found)
-        if given is before:
+            _enter(found, name, *with_candidate(found.base, candidate, policies))
+        _serve(found, server, before)
+        given = _longer(found.base, found)
+        if given is found.base or not left:
             break
-    server.serve([_search(found, each, num, start=starts[each.name]) for each in answers])
+        found.base, found.replications = given, _common(given, num)
+    _serve(found, server, found.answers, curve=True)
     if scenario.run.horizon_s is not None:
         found.notes.append("run.horizon_s is left out: every request is served to its end")
     found.notes += _length_notes(base, found)
     if n_model_draws:
         _draw_errors(found, server)
     return found
+
+
+def _serve(found: Fewest, server: Server, starts: Mapping[str, FleetAnswer], *, curve: bool = False) -> None:
+    """Search all candidates, each from where it ended before."""
+    begin = {name: each.replicas for name, each in starts.items()}
+    num = found.num_replications
+    server.serve(
+        [
+            _search(found, each, num, start=begin.get(each.name), curve=curve)
+            for each in found.answers.values()
+        ]
+    )
 
 
 def _longer(scenario: Scenario, found: Fewest) -> Scenario:

@@ -12,10 +12,9 @@ from simulator.experiments.capacity.folder import Won, write_capacity
 from simulator.experiments.capacity.gpus_answer import FleetAnswer
 from simulator.experiments.capacity.gpus_found import Fewest
 from simulator.experiments.capacity.gpus_plots import GPUS_PLOTS
+from simulator.experiments.capacity.gpus_tables import candidate_cells, fleet_cells
 from simulator.experiments.capacity.gpus_words import (
-    candidate_cells,
     details,
-    fleet_cells,
     headline,
     notes,
     outcome,

@@ -10,7 +10,8 @@ from simulator.config.scenario import Scenario
 from simulator.errors import ConfigError, suggest
 from simulator.experiments.capacity.gpus_found import Fewest
 from simulator.experiments.capacity.gpus_report import save_gpus, to_dict
-from simulator.experiments.capacity.gpus_words import candidate_cells, details, fleet_cells, headline, text
+from simulator.experiments.capacity.gpus_tables import candidate_cells, fleet_cells
+from simulator.experiments.capacity.gpus_words import details, headline, text
 from simulator.experiments.capacity.point import Estimate
 from simulator.experiments.report_page import escape, table_html
 

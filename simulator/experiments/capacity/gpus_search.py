@@ -54,7 +54,8 @@ def fewest(met: Met) -> int | None:
 def search_fewest(met: Met, start: int, most: int, *, curve: bool = True) -> Iterator[Sequence[int]]:
     """Yield numbers of replicas to test, 1 to `most`, until the answer and its lower neighbour are known.
 
-    The caller puts what it found into `met` before it asks for more.
+    The caller puts what it found into `met` before it asks for more. What is there is not
+    asked again.
     """
     n = min(start, most)
     if n not in met:
@@ -62,11 +63,13 @@ def search_fewest(met: Met, start: int, most: int, *, curve: bool = True) -> Ite
     if met[n]:
         while met[n] and n > 1 and last_step(met) is None:
             n //= 2
-            yield [n]
+            if n not in met:
+                yield [n]
     else:
         while not met[n] and n < most:
             n = min(2 * n, most)
-            yield [n]
+            if n not in met:
+                yield [n]
     yield from _bisect(met)
     while curve and (more := _curve(met, most)):
         yield more

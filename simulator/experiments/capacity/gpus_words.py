@@ -6,8 +6,10 @@ import math
 
 from simulator.experiments.capacity.gpus_answer import FleetAnswer
 from simulator.experiments.capacity.gpus_found import BY_PRICE, Fewest
-from simulator.experiments.capacity.point import LEVEL, Estimate, Point
-from simulator.experiments.capacity.words import Cells, aligned, least_words, slo_words
+from simulator.experiments.capacity.gpus_tables import candidate_cells, fleet_cells, most_words
+from simulator.experiments.capacity.point import LEVEL, Estimate
+from simulator.experiments.capacity.words import aligned, least_words, slo_words
+from simulator.experiments.model_draws import source_name
 
 MOST_ODD = 4  # numbers that a sentence lists
 
@@ -101,15 +103,11 @@ def _by_model(answer: FleetAnswer, n: int) -> list[str]:
     span, enough = answer.model_interval, answer.enough
     if span is None or enough is None:
         return []
-    ends = dict.fromkeys([_replicas(answer, math.floor(span.low)), _replicas(answer, math.ceil(span.high))])
+    ends = dict.fromkeys([most_words(answer, math.floor(span.low)), most_words(answer, math.ceil(span.high))])
     return [
         f"By the model's own error: {' to '.join(ends)} replicas ({100 * span.level:g} % interval of "
         f"{span.draws} draws); {n} {'is' if n == 1 else 'are'} enough in {100 * enough:.0f} % of the draws."
     ]
-
-
-def _replicas(answer: FleetAnswer, n: int) -> str:
-    return f"{n}" if n <= answer.most else f"more than {answer.most}"
 
 
 def warnings(answer: FleetAnswer) -> list[str]:
@@ -129,67 +127,6 @@ def warnings(answer: FleetAnswer) -> list[str]:
             "more requests may ask for more GPUs."
         )
     return told
-
-
-def candidate_cells(found: Fewest) -> Cells:
-    """Return one row per candidate: its fewest GPUs, how sure, the price."""
-    titles = ["candidate", "GPUs", "replicas", "within SLO", "interval", "one less"]
-    titles += ["by model error", "enough in", "price/hour", "price/M tokens"]
-    rows = [_candidate_row(answer) for answer in found.answers.values()]
-    kept = [i for i, _ in enumerate(titles) if i < 6 or any(row[i] != "–" for row in rows)]
-    return [titles[i] for i in kept], [[row[i] for i in kept] for row in rows]
-
-
-def _candidate_row(answer: FleetAnswer) -> list[str]:
-    n, at = answer.replicas, answer.at
-    if n is None or at is None:
-        return [answer.name, f"> {answer.most * answer.gpus_each:,}", f"> {answer.most:,}", *["–"] * 7]
-    span, cost = answer.model_interval, answer.cost(n)
-    ends = "–" if span is None else f"{math.floor(span.low)} to {_replicas(answer, math.ceil(span.high))}"
-    return [
-        answer.name,
-        f"{answer.gpus:,}",
-        f"{n:,}",
-        f"{100 * at.attainment.value:.2f}%",
-        _span(at.attainment),
-        "–" if answer.below is None else f"{100 * answer.below.attainment.value:.2f}%",
-        ends,
-        "–" if answer.enough is None else f"{100 * answer.enough:.0f}%",
-        "–" if answer.price is None else f"{answer.price:,.4g}",
-        "–" if cost is None else f"{cost.value:.3g}",
-    ]
-
-
-def _span(share: Estimate) -> str:
-    if share.low is None or share.high is None:
-        return "–"
-    return f"{100 * share.low:.2f} to {100 * share.high:.2f}%"
-
-
-def fleet_cells(answer: FleetAnswer) -> Cells:
-    """Return one row per number of replicas tested."""
-    titles = ["replicas", "GPUs", "SLO", "within SLO", "interval", "goodput req/s", "queue growth"]
-    titles += ["TTFT p50 ms", "TTFT p99 ms", "TPOT p99 ms", "price/M tokens"]
-    rows = [_row(answer, n, point) for n, point in answer.points.items()]
-    if all(row[-1] == "–" for row in rows):
-        return titles[:-1], [row[:-1] for row in rows]
-    return titles, rows
-
-
-def _row(answer: FleetAnswer, n: int, point: Point) -> list[str]:
-    good, cost = point.goodput, answer.cost(n)
-    times = [point.mean(name) for name in ("ttft_p50", "ttft_p99", "tpot_p99")]
-    return [
-        f"{n:,}",
-        f"{n * answer.gpus_each:,}",
-        "met" if answer.met[n] else "missed",
-        f"{100 * point.attainment.value:.2f}%",
-        _span(point.attainment),
-        "–" if good is None else f"{good.value:.4g}",
-        f"{100 * point.growth:.1f}%",
-        *("–" if t is None else f"{t.value:,.1f}" for t in times),
-        "–" if cost is None else f"{cost.value:.3g}",
-    ]
 
 
 def outcome(found: Fewest) -> str:
@@ -225,4 +162,8 @@ def notes(found: Fewest) -> list[str]:
         told.append("the candidates serve different loads: who needs the fewest GPUs is the load's doing")
     if found.one_price:
         told.append("candidates on different GPUs all have the same hardware.price_per_gpu_hour")
+    sources = {n: source_name(each.loads.base, found.machines[n]) for n, each in found.answers.items()}
+    if len(set(sources.values())) > 1:
+        each = "; ".join(f"{name}: {source}" for name, source in sources.items())
+        told.append(f"step times come from different sources, with errors of their own: {each}")
     return [*told, *found.notes]
