@@ -8,7 +8,7 @@ requests can with `replications`, which add verdicts (`tournament`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -158,6 +158,8 @@ class Comparison:
         `margin` is the practical equivalence as a share of the baseline's mean, or, of a share such as
         attainment, absolute. `workers` are processes, 0 as many as are worth it; results do not depend on it.
         """
+        first, *others = (run.scenario.seed for run in self.runs.values())
+        _refuse_seeds(seed != first for seed in others)
         self.tournament = hold(
             self.runs,
             self.metric,
@@ -196,10 +198,10 @@ def compare(
     if not candidates:
         raise ConfigError("compare: no candidates; vary at least one key")
     if metric is None:
-        judged = scenario.slo.seconds() or any(tenant_limits(scenario).values())
-        metric = "attainment" if judged else "output_throughput"
+        metric = "attainment" if _has_slo(scenario) else "output_throughput"
     if replications is not None:
         checked_replications(replications)
+        _refuse_seeds("seed" in each for each in candidates.values() if isinstance(each, Mapping))
     checked_seconds(max_seconds)
     checked_margin(margin)
     if baseline is not None and baseline not in candidates:
@@ -209,6 +211,10 @@ def compare(
     runs: dict[str, Run] = {}
     for done, (name, candidate) in enumerate(candidates.items()):
         changed, own = with_candidate(scenario, candidate, policies)
+        if metric == "attainment" and not _has_slo(changed):
+            raise ConfigError(
+                f"--metric attainment: {name[:80]} has no SLO; give one, such as --slo ttft:500"
+            )
         machine = cache.machine(changed)
         if n_model_draws:
             check_drawable(machine)  # refused before anything runs
@@ -233,6 +239,18 @@ def compare(
     if replications is not None:
         found.replicate(replications, max_seconds=max_seconds, margin=margin, progress=progress)
     return found
+
+
+def _has_slo(scenario: Scenario) -> bool:
+    return bool(scenario.slo.seconds()) or any(tenant_limits(scenario).values())
+
+
+def _refuse_seeds(differ: Iterable[bool]) -> None:
+    """Refuse replications of candidates that differ in their seeds."""
+    if any(differ):
+        raise ConfigError(
+            "--vary seed: every replication has a seed of its own; leave out --replications or it"
+        )
 
 
 def _metrics(run: Run) -> Sequence[str]:
