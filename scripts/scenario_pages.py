@@ -157,10 +157,6 @@ PAGES = (
         {
             **settings(ROUTER, "round_robin", "random", "least_kv", "power_of_two", "session_affinity"),
             **settings(ROUTER, "prefix_affinity"),
-            "router=prefix_affinity signal_delay_s=1": {
-                ROUTER: "prefix_affinity",
-                "cluster.signal_delay_s": 1.0,
-            },
         },
     ),
     Page(
