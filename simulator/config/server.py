@@ -52,7 +52,7 @@ class Server(Protocol):
 def one_replica(scenario: Scenario, what: str) -> None:
     """Raise ConfigError for a cluster, of which `what` is not to be had."""
     if scenario.cluster is not None:
-        raise ConfigError(f"cluster: must be null for {what}, which know one replica")
+        raise ConfigError(f"cluster: must be null for {what}, one replica only")
 
 
 def make_server(
