@@ -16,7 +16,7 @@ from simulator.config.run import run_scenario
 from simulator.config.scenario import Scenario
 
 RESULTS = Path(__file__).parent / "results_fleet.json"
-CHAT_RATE, AGENT_RATE = 6.0, 0.005  # requests/s and sessions/s a replica: about 90 % of what one can do
+CHAT_RATE, AGENT_RATE = 6.0, 0.002  # requests/s and sessions/s a replica: about what one can serve in time
 WORKS = {  # replicas, requests
     "chat": [(1, 25_000), (8, 25_000), (64, 50_000), (64, 200_000)],
     "agents": [(1, 2_000), (8, 10_000), (64, 50_000)],
