@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import simpy
 
-from simulator.config.build import NO_POLICIES, build_machine, build_scheduler
+from simulator.config.build import NO_POLICIES, build_machine
+from simulator.config.build_scheduler import build_scheduler
 from simulator.config.build_workload import build_workload
 from simulator.config.loading import load_scenario
 from simulator.config.scenario import Scenario

@@ -18,7 +18,7 @@ from gpu_backend.device import choose_device, device_name
 from gpu_backend.drafting import DraftModelProposer, NgramProposer, Proposer
 from gpu_backend.executor import GREEDY, Clock, TorchExecutor
 from gpu_backend.graphs import DecodeGraphs, sizes_for
-from gpu_backend.on_device import RANDOM, Place, dtype_for
+from gpu_backend.on_device import RANDOM, Place, check_types, dtype_for
 from gpu_backend.runner import Runner
 from gpu_backend.speculating import Speculator
 from gpu_backend.token_book import TokenBook, TokenIds
@@ -82,6 +82,7 @@ class Engine:
             if gpus > 1:
                 raise ConfigError(f"parallel.{key}: the engine runs on one GPU, got {gpus}")
         self.machine: Machine = build_machine(self.scenario)
+        check_types(self.machine.model, self.scenario.kv.kv_cache_dtype)
         self.dtype = dtype_for(self.machine.model, self.device)
         self._place = Place(self.scenario, self.machine, self.device, self.dtype)
         self.attention = choose_attention(

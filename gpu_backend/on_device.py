@@ -34,6 +34,16 @@ def dtype_for(model: Model, device: torch.device) -> torch.dtype:
     return DTYPES[model.dtype]
 
 
+def check_types(model: Model, kv_cache_dtype: str) -> None:
+    """Raise ConfigError for types of weights or KV that the engine does not compute with."""
+    if model.quantization not in (None, "int8"):
+        raise ConfigError(f"model.quantization: the engine knows int8 weights only, got {model.quantization}")
+    if kv_cache_dtype != "auto":
+        raise ConfigError(
+            f"kv.kv_cache_dtype: the engine keeps KV in the type it computes in (auto), got {kv_cache_dtype}"
+        )
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a scenario runs. Methods raise ConfigError or InputError, in one line, for what cannot be."""

@@ -69,6 +69,7 @@ def draft_model(acceptance: float, num_tokens: int, more: Mapping[str, object] =
 BUDGET, SEATS = "scheduler.max_num_batched_tokens", "scheduler.max_num_seqs"
 BATCHING, ORDER, EVICTION = "scheduler.batching", "scheduler.order", "kv.eviction"
 TENSOR, STAGES = "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"
+ROUTER = "cluster.router"
 LATENCIES = ("p99_ttft_ms", "p99_itl_ms", "output_throughput")
 
 PAGES = (
@@ -145,6 +146,17 @@ PAGES = (
                     }
                 ]
             },
+        },
+    ),
+    Page(
+        "fleet",
+        "Eight servers behind a router",
+        "fleet-a100",
+        "attainment",
+        ("median_ttft_ms", "p99_ttft_ms", "prefix_hit_rate", "output_throughput"),
+        {
+            **settings(ROUTER, "round_robin", "random", "least_kv", "power_of_two", "session_affinity"),
+            **settings(ROUTER, "prefix_affinity"),
         },
     ),
     Page(

@@ -21,9 +21,10 @@ from simulator.experiments.bounds import find_bounds
 from simulator.experiments.bounds_result import Bounds
 from simulator.experiments.cache_replay import replay_cache as _replay_cache
 from simulator.experiments.cache_result import CacheResult
-from simulator.experiments.capacity.find import find_capacity
+from simulator.experiments.capacity.api import capacity
+from simulator.experiments.capacity.gpus_result import FewestGpus
 from simulator.experiments.capacity.result import Capacity
-from simulator.experiments.compare import Candidate, candidates_of
+from simulator.experiments.compare import Candidate
 from simulator.experiments.compare import compare as _compare
 from simulator.experiments.diff import diff as _diff
 from simulator.experiments.diff_result import Diff
@@ -76,6 +77,7 @@ __all__ = [
     "ConfigError",
     "Context",
     "Diff",
+    "FewestGpus",
     "InputError",
     "KvSize",
     "Profile",
@@ -157,49 +159,6 @@ def compare(
             found.replicate("auto", max_seconds=max_seconds, margin=margin, progress=bar)
 
     return Comparison(found, None if replications is None else replicate)
-
-
-def capacity(
-    scenario: str | Path | Mapping[str, Any] | Scenario,
-    vary: Mapping[str, Candidate] | Iterable[str] | None = None,
-    *,
-    attainment: float | None = None,
-    rates: tuple[float, float] | None = None,
-    tolerance: float = 0.02,
-    replications: int | None = None,
-    slo: Mapping[str, float] | None = None,
-    set: Mapping[str, object] | None = None,
-    seed: int | None = None,
-    n_model_draws: int = 0,
-    trust: bool = False,
-    workers: int | None = None,
-    progress: bool | None = None,
-) -> Capacity:
-    """Find the highest request rate at which the share `attainment` of all requests meets the SLO.
-
-    `vary` gives one capacity per candidate: candidates as `compare` takes them, or items "key=a,b" as the
-    command does. `rates` bounds the search, `slo` maps ttft, tpot, e2el to ms; `workers` are processes. The
-    rest is as in `simulate` and `compare`. ConfigError says what cannot be used.
-    """
-    base, policies = choose(scenario, set, trust=trust, seed=seed)
-    if slo is not None:
-        limits: dict[str, object] = {"slo.ttft_ms": None, "slo.tpot_ms": None, "slo.e2el_ms": None}
-        base = base.with_(**limits | {f"slo.{name}_ms": value for name, value in slo.items()})
-    items = vary if vary is None or isinstance(vary, Mapping) else candidates_of(vary)
-    with ProgressBar(f"{base.name}, capacity", unit="runs") as bar:
-        found = find_capacity(
-            base,
-            items,
-            attainment=attainment,
-            rates=rates,
-            tolerance=tolerance,
-            replications=replications,
-            n_model_draws=n_model_draws,
-            policies=policies,
-            workers=workers,
-            progress=None if progress is False else bar,
-        )
-    return Capacity(found)
 
 
 def replay_cache(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from simulator.batch import Batch
 from simulator.engine.clients import OPEN_LOOP, ClientPlan
 from simulator.engine.decisions import DecisionLog
-from simulator.engine.replica import Observer
+from simulator.engine.observer import Observer
 from simulator.engine.serve import Served, serve
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import Features

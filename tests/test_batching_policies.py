@@ -14,7 +14,8 @@ from quick_and_slow import few_or_many
 
 from simulator.batch import Batch
 from simulator.cli.run import outcome
-from simulator.config.build import Policies, build_machine, build_scheduler
+from simulator.config.build import Policies, build_machine
+from simulator.config.build_scheduler import build_scheduler
 from simulator.config.loading import load_scenario
 from simulator.config.run import run_scenario
 from simulator.engine.clients import OPEN_LOOP

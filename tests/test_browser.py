@@ -93,6 +93,10 @@ PAGES: dict[str, Callable[[Path], Path]] = {
         *("capacity", "tiny-cpu", "--replications", 3, "--tolerance", 0.1),
         *("--vary", "scheduler.max_num_batched_tokens=48,96", "--set", "hardware.price_per_gpu_hour=2.5"),
     ),
+    "fewest GPUs": command(
+        *("capacity", "tiny-cpu", "--replications", 2, "--rate", 12, "--max-gpus", 8),
+        *("--vary", "cluster.router=random,least_outstanding", "--set", "hardware.price_per_gpu_hour=2.5"),
+    ),
     "tournament with model draws": command(
         *("compare", "chat-a100", "--num-requests", 60, "--replications", 3, "--model-draws", 3),
         *("--metric", "mean_ttft_ms", "--vary", "scheduler.max_num_seqs=64,128,2"),

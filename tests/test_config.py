@@ -28,6 +28,7 @@ EXAMPLES: dict[str, object] = {
     "seed": 2**62,
     "model.name": "qwen2.5-7b",
     "model.dtype": "float16",
+    "model.accuracy": {"none": 68.4, "int8/fp8": -1e-3},
     "model.max_model_len": None,
     "hardware.gpu": "h200",
     "hardware.price_per_gpu_hour": 2.5,

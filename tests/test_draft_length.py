@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.batch import Batch, Sampled, StepResult
-from simulator.config.build import NO_POLICIES, build_machine, build_scheduler
+from simulator.config.build import NO_POLICIES, build_machine
+from simulator.config.build_scheduler import build_scheduler
 from simulator.config.loading import load_scenario
 from simulator.config.run import run_scenario
 from simulator.config.scenario import Scenario

@@ -12,7 +12,8 @@ import pytest
 from command import servetwin
 
 from simulator.api import compare, simulate
-from simulator.config.build import NO_POLICIES, build_machine, build_scheduler
+from simulator.config.build import NO_POLICIES, build_machine
+from simulator.config.build_scheduler import build_scheduler
 from simulator.config.loading import load_scenario
 from simulator.errors import ConfigError, SimulatorError
 from simulator.experiments.run_folder import load_run

@@ -151,7 +151,8 @@ def test_speculation_leaves_an_acceptance_log_that_a_scenario_takes(scenario: st
         (["--weights", "nowhere"], "nowhere"),
         (["--set", "kv.num_gpu_blocks_override=1000000000"], "would fit; lower kv.gpu_memory_utilization"),
         (["--model", "llama-3.1-70b"], "the weights of llama-3.1-70b need"),
-        (["--model", "deepseek-v3"], "which gpu_backend does not run"),
+        (["--model", "mixtral-8x7b"], "which gpu_backend does not run"),
+        (["--model", "deepseek-v3"], "the engine knows int8 weights only, got fp8"),
     ],
 )
 def test_what_cannot_be_replayed_is_told_in_one_line(scenario: str, args: list[str], words: str) -> None:

@@ -8,8 +8,10 @@ from gpu_sequences import Pages
 
 from gpu_backend.attention.sdpa import SdpaGather
 from gpu_backend.decoder_config import DecoderConfig
+from gpu_backend.engine import Engine
 from gpu_backend.loader import random_decoder
 from gpu_backend.quant import LARGEST, Int8Linear, quantize_decoder, quantize_linear
+from simulator.errors import ConfigError
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -65,3 +67,18 @@ def test_a_quantised_decoder_is_near_the_plain_one() -> None:
     assert len(list(decoder.projections())) == 8
     gap = (logits() - plain).abs().max() / plain.abs().max()
     assert 0 < float(gap) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("model.quantization", "int4", "model.quantization: the engine knows int8 weights only, got int4"),
+        ("model.quantization", "fp8", "model.quantization: the engine knows int8 weights only, got fp8"),
+        ("kv.kv_cache_dtype", "fp8", "kv.kv_cache_dtype: the engine keeps KV in the type it computes in"),
+        ("kv.kv_cache_dtype", "int8", "kv.kv_cache_dtype: the engine keeps KV in the type it computes in"),
+    ],
+)
+def test_types_that_the_engine_does_not_compute_are_refused(key: str, value: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        Engine("tiny-cpu", device="cpu", set={key: value})
+    assert "\n" not in str(caught.value)

@@ -30,7 +30,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SOURCES = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 BOOKS = [source.stem for source in SOURCES]
 _numbers = itertools.count(1)
-STUDIES = ("02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13")  # many runs each
+STUDIES = ("02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13", "14")  # many runs each
 ON_AN_ENGINE = ("08",)
 WITH_A_SEARCH = ("11",)
 MEASURED = "# Measured: other numbers in every run."
@@ -431,6 +431,8 @@ QUOTES: dict[str, list[str]] = {
         "{coded['median TTFT'].iloc[4]:.0f} instead of {coded['median TTFT'].iloc[2]:.0f} ms in the median",
         "P99 of ITL falls to {coded['P99 ITL'].iloc[4]:.1f}",
         "is worth {sessions.iloc[2, 5] - sessions.iloc[0, 5]:.0f} points",
+        "{100 * fleet['prefix_affinity'].summary['servetwin']['extrapolated_share']:.0f} % of the steps of "
+        "fleet-a100",
     ],
     "13_speculation_and_quantisation": [
         "1.67 tokens is where the sum ends",
@@ -452,6 +454,11 @@ QUOTES: dict[str, list[str]] = {
         "and {100 * memory['tokens/s']['16 bits, KV 8'] / memory['tokens/s']['16 bits'] - 100:.0f} % more "
         "tokens come out",
         "give the pool {131_072 * (memory.iloc[2, 0] - memory.iloc[0, 0]) / 1e9:.0f} GB",
+    ],
+    "14_claims": [
+        "{['', 'about a thousandth of the batch'][0.0005 < waits.value(WAIT, 'continuous').high < 0.002]}",
+        "{['', 'A chat queue makes about 2,000, too close to call']"
+        "[ledger[6].cases[0].judged(ledger[6].said) == 'open']}",
     ],
 }
 """What the text claims, as f-strings over the names of the notebook; filled in, each must stand there."""
@@ -705,6 +712,24 @@ CLAIMS: dict[str, list[str]] = {
         "memory.preemptions.tolist()[1::2] == [0, 0] and memory.preemptions.iloc[0] > 100",
         "abs(both[1, 'weights 8'] / both[1, '16 bits'] - 1) < 0.05",
         "all(both[n, 'weights 8'] < both[n, '16 bits'] for n in (8, 32, 128))",
+    ],
+    "14_claims": [
+        "__import__('simulator.experiments.claims.page', fromlist=['page']).page(ledger) == "
+        "__import__('pathlib').Path('docs/claims.md').read_text(encoding='utf-8')",
+        "all(case.scenario and case.number.low <= case.number.value <= case.number.high "
+        "for claim in ledger for case in claim.cases)",
+        "all(claim.cases or not CAN_PIPELINE for claim in ledger)",
+        "{claim.verdict for claim in ledger} <= "
+        "{'holds', 'holds when', 'wrong', 'open', 'not in this version'}",
+        "few.ratio(TTFT, 5, 1).high < 2 < few.ratio(OUT, 5, 1).low",
+        "jobs.ratio(OUT, 'continuous', 256).high < 2",
+        "waits.value(WAIT, 'full').high < 0.2",
+        "all(int8.ratio(OUT, f'{a}, int8', a).value > int8.ratio(OUT, f'{b}, int8', b).value "
+        "for a, b in zip(LOADS, [*LOADS][1:]))",
+        "fall.value(OUT, [*way['turned round']][-1]) == fall.value(OUT, [*way['as articles have it']][-1])",
+        "factors['turned round']['speculation'].low > factors['as articles have it']['speculation'].high",
+        "factors['as articles have it']['static batching'].low > "
+        "factors['turned round']['static batching'].high",
     ],
 }
 """What must be true for the rest of the text to be so."""

@@ -34,7 +34,16 @@ def test_the_tiny_pages_are_written_the_same_twice(script: ModuleType, tmp_path:
     assert pages == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
     names = {page.name for page in script.PAGES}
     assert names == {
-        *("offline", "online", "low-latency", "long-context", "agentic", "two-tenants", "completion"),
+        *(
+            "offline",
+            "online",
+            "low-latency",
+            "long-context",
+            "agentic",
+            "two-tenants",
+            "completion",
+            "fleet",
+        ),
     }
     assert pages.keys() == {*(f"{name}.md" for name in names), "README.md"}
 

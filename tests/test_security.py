@@ -105,6 +105,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [*compared, "-o", top / "compare"],
         [*compared, "--replications", "2", "-o", top / "tournament"],
         ["capacity", top / "s.yaml", "--rates", "1:8", *few, "-o", top / "capacity"],
+        ["capacity", top / "s.yaml", "--max-gpus", "3", *few[:2], *few[4:], "-o", top / "gpus"],
         ["sweep", top / "w.yaml", "-o", top / "sweep"],
         ["search", top / "x.yaml", "-o", top / "search"],
         ["bounds", top / "s.yaml", "-o", top / "bounds"],
@@ -130,7 +131,7 @@ def test_se_02_every_command_that_writes_pages_is_here(folder: Path) -> None:
     }
     known = {
         *("report", "compare_report", "bounds_report", "cache_report", "diff_report"),
-        *("capacity/report", "sweep/report", "search/search_folder"),
+        *("capacity/report", "capacity/gpus_report", "sweep/report", "search/search_folder"),
     }
     assert writers - elsewhere <= known, "add the command that writes the page to `folder`"
     pages = {path.parent.name for path in folder.rglob("*.html")}
@@ -140,6 +141,7 @@ def test_se_02_every_command_that_writes_pages_is_here(folder: Path) -> None:
             "compare",
             "tournament",
             "capacity",
+            "gpus",
             "sweep",
             "search",
             "bounds",

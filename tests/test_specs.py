@@ -103,7 +103,8 @@ def test_weights_take_the_type_of_their_kind() -> None:
     linear = model.num_params - other
     assert model.weight_bytes("float32") == 4 * model.num_params
     assert model.weight_bytes("int8") == linear + 2 * other
-    assert model.weight_bytes("int4") == linear // 2 + 2 * other
+    scales = linear // 128 * (16 + 4) // 8  # a 16-bit scale and a 4-bit zero point for each group of 128
+    assert model.weight_bytes("int4") == linear // 2 + scales + 2 * other
     assert replace(model, quantization="int8").weight_bytes() == linear + 2 * other
     assert round(MODELS["deepseek-v3"].weight_bytes() / 1e9) == 673  # released in fp8
     with pytest.raises(ConfigError, match="dtype 'fp9' is unknown; did you mean fp8"):

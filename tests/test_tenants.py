@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.config.build import Policies, build_machine, build_scheduler
+from simulator.config.build import Policies, build_machine
+from simulator.config.build_scheduler import build_scheduler
 from simulator.config.build_workload import _STREAMS, build_workload
 from simulator.config.loading import load_scenario
 from simulator.config.run import Run, run_scenario

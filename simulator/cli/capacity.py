@@ -1,4 +1,4 @@
-"""servetwin capacity: the highest request rate within the SLO."""
+"""servetwin capacity: the highest request rate within the SLO, or the fewest GPUs for a load."""
 
 from __future__ import annotations
 
@@ -29,7 +29,17 @@ def capacity(
         str | None,
         typer.Option(help="Search between these only.", metavar="LOW:HIGH", show_default="found by doubling"),
     ] = None,
-    tolerance: Annotated[float, typer.Option(help="How closely the rate is found, relative.")] = 0.02,
+    tolerance: Annotated[
+        float | None, typer.Option(help="How closely the rate is found, relative.", show_default="0.02")
+    ] = None,
+    max_gpus: Annotated[
+        int | None,
+        typer.Option(
+            help="Find the fewest GPUs for the scenario's own load instead, at most N.",
+            metavar="N",
+            show_default="find the rate",
+        ),
+    ] = None,
     replications: Annotated[
         int | None, typer.Option(help="Replications at every rate, the same ones.", show_default="10")
     ] = None,
@@ -45,7 +55,8 @@ def capacity(
 ) -> None:
     """Find the highest request rate that meets the SLO, with its interval, the curve around it and its cost.
 
-    Every rate serves the same requests, closer together. winner/ is the scenario at its capacity.
+    Every rate serves the same requests, closer together. winner/ is the scenario at its capacity. With
+    --max-gpus the load stays as it is, and the fewest replicas that serve it within the SLO are found.
 
     Examples:
 
@@ -54,10 +65,10 @@ def capacity(
         servetwin capacity chat-a100 --slo ttft:1000 --set hardware.price_per_gpu_hour=2.5
 
         servetwin capacity chat-a100 --vary scheduler.max_num_batched_tokens=512,2048,8192 --rates 1:10
+
+        servetwin capacity chat-a100 --rate 30 --max-gpus 16 --vary parallel.tensor_parallel_size=1,2
     """
-    from simulator.experiments.capacity.find import find_capacity
-    from simulator.experiments.capacity.report import capacity_folder, capacity_text, save_capacity
-    from simulator.experiments.capacity.words import text
+    from simulator.experiments.capacity.ask import ask_capacity, json_text, save, text
     from simulator.experiments.compare import candidates_of
     from simulator.experiments.progress import ProgressBar
     from simulator.experiments.run_folder import writable_folder
@@ -65,20 +76,21 @@ def capacity(
     if out is not None:
         writable_folder(out)
     with ProgressBar(f"{chosen.scenario.name}, capacity", unit="runs") as bar:
-        found = find_capacity(
+        found = ask_capacity(
             chosen.scenario,
             candidates_of(vary or []) or None,
             attainment=attainment,
             rates=None if rates is None else parse_rates(rates),
             tolerance=tolerance,
+            max_gpus=max_gpus,
             replications=replications,
             n_model_draws=model_draws,
             policies=chosen.policies,
             progress=None if quiet else bar,
         )
-    written = save_capacity(found, out or capacity_folder(found), report=not no_report)
+    written = save(found, out, report=not no_report)
     if as_json:
-        sys.stdout.write(capacity_text(found))
+        sys.stdout.write(json_text(found))
     if not quiet:
         lines = [text(found), *(f"Wrote {path}" for path in written)]
         print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)

@@ -100,7 +100,7 @@ def outcome(made: Run, written: list[Path]) -> str:
     if made.machine.latency.error is not None:
         lines.append(f"Held-out error of a step: {100 * made.machine.latency.error:.1f} %")
     share = own["extrapolated_share"]
-    if share and own["profile_error"] is not None:
+    if share and not (share == 1.0 and own["profile_error"] is None):
         lines.append(f"Extrapolated: {100 * share:.1f} % of steps lie outside the measured range")  # type: ignore[operator]
     for what in ("rejected", "aborted", "unfinished"):
         if own[what]:
@@ -116,6 +116,8 @@ def outcome(made: Run, written: list[Path]) -> str:
         gpus = all_gpus(made.scenario)
         of = f" ({gpus} GPUs)" if gpus > 1 else ""
         lines.append(f"Cost: {own['cost_per_million_output_tokens']:.2f} per million output tokens{of}")
+    if own["accuracy"] is not None:
+        lines.append(f"Accuracy: {own['accuracy']:g}, your own score; servetwin measures none")
     if own["skipped"]:
         lines.append(f"Rows skipped: {own['skipped']}")
     lines += [f"Note: {note}" for note in own["notes"]]  # type: ignore[attr-defined]

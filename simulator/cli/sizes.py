@@ -14,6 +14,9 @@ def kv_size(
     context: Annotated[int | None, typer.Option(help="Tokens a request; default: the model's limit.")] = None,
     tensor_parallel_size: Annotated[int, typer.Option(help="GPUs that share the model.")] = 1,
     pipeline_parallel_size: Annotated[int, typer.Option(help="Stages that the layers are cut into.")] = 1,
+    quantization: Annotated[
+        str | None, typer.Option(help="Weights of the layers: int8, int4 or fp8.")
+    ] = None,
     kv_cache_dtype: Annotated[str, typer.Option(help="auto, fp8 or int8.")] = "auto",
     gpu_memory_utilization: Annotated[float, typer.Option(help="Share of memory that vLLM may use.")] = 0.92,
     num_gpu_blocks_override: Annotated[int | None, typer.Option(help="vLLM's own number of blocks.")] = None,
@@ -25,7 +28,7 @@ def kv_size(
 
         servetwin kv-size qwen2.5-7b --context 131072
 
-        servetwin kv-size llama-3.1-8b --hardware rtx-4090 --kv-cache-dtype fp8
+        servetwin kv-size llama-3.1-8b --hardware rtx-4090 --quantization int4 --kv-cache-dtype fp8
     """
     from simulator.kv.size import kv_size as size
 
@@ -35,6 +38,7 @@ def kv_size(
         context=context,
         gpu_memory_utilization=gpu_memory_utilization,
         kv_cache_dtype=kv_cache_dtype,
+        quantization=quantization,
         tensor_parallel_size=tensor_parallel_size,
         num_gpu_blocks_override=num_gpu_blocks_override,
         pipeline_parallel_size=pipeline_parallel_size,

@@ -13,8 +13,8 @@ from simulator.cluster.members import Member
 from simulator.cluster.routers import Router, RouterContext
 from simulator.cluster.scaling import Scaling
 from simulator.engine.clients import OPEN_LOOP, ClientPlan, Clients, Progress
-from simulator.engine.laid_out import Turn
 from simulator.engine.serve import make_replica, run_until
+from simulator.engine.sleeping import Turn
 from simulator.latency.base import LatencyModel
 from simulator.metrics.request_log import RequestLog
 from simulator.request import Request

@@ -17,10 +17,10 @@ from simulator.cluster.routers import Router, RouterContext, least_kv, least_out
 from simulator.cluster.serve import FleetServed, ReplicaKind
 from simulator.cluster.wires import Transfer, Wires
 from simulator.engine.clients import OPEN_LOOP, ClientPlan, Clients, Progress
-from simulator.engine.laid_out import Turn
 from simulator.engine.pooled import DecodeReplica, PrefillReplica
 from simulator.engine.replica import Replica
 from simulator.engine.serve import put_together, run_until
+from simulator.engine.sleeping import Turn
 from simulator.kv.remote import connect
 from simulator.metrics.request_log import RequestLog
 from simulator.request import Request

@@ -5,37 +5,32 @@ The only place where names are looked up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from simulator.cluster.routers import ROUTERS, Router
-from simulator.config.admission import build_rules
+from simulator.cluster.routers import Router
 from simulator.config.cluster import replica_scenarios
 from simulator.config.parallel import check_parallel
-from simulator.config.policies import Policy, PolicyFile, find_policy, policy_files
-from simulator.config.scenario import Scenario, SchedulerSection
-from simulator.config.speculative import build_draft_model, build_speculation
-from simulator.config.tenants import tenant_weights
-from simulator.config.tiers import build_tiers
+from simulator.config.policies import PolicyFile, policy_files
+from simulator.config.scenario import Scenario
+from simulator.config.speculative import build_draft_model
 from simulator.errors import ConfigError, suggest
-from simulator.kv.block_manager import BlockManager
-from simulator.kv.eviction import EVICTIONS, Eviction
+from simulator.kv.eviction import Eviction
 from simulator.kv.size import KvSize, kv_size
 from simulator.latency.base import LatencyModel
 from simulator.latency.drafting import WithLookup, with_draft_model
 from simulator.latency.estimate import estimate
-from simulator.latency.group import group_profile, pair_of
+from simulator.latency.group import group_profile, pair_of, plain_rank
 from simulator.latency.linear import LinearModel
 from simulator.latency.pipeline import Pipeline, pipelined
 from simulator.latency.profile import Profile
 from simulator.latency.profile_file import best_profile_path, shipped_profiles
-from simulator.schedulers import BATCHING, COLLECT_PRESETS, Scheduler
-from simulator.schedulers.admission import ADMISSIONS, Admission
-from simulator.schedulers.orders import ORDERS, Order
-from simulator.schedulers.preemption import VICTIMS, Victim
+from simulator.schedulers import Scheduler
+from simulator.schedulers.admission import Admission
+from simulator.schedulers.orders import Order
+from simulator.schedulers.preemption import Victim
 from simulator.specs import Hardware, Model, get_hardware, get_model
-from simulator.specs.ranks import rank_of
 
 
 @dataclass(frozen=True)
@@ -111,7 +106,7 @@ def _one_machine(scenario: Scenario) -> Machine:
     if scenario.model.dtype != "auto":
         model = replace(model, dtype=scenario.model.dtype, quantization=None)
     if scenario.model.quantization is not None:
-        model = replace(model, quantization=scenario.model.quantization)
+        model = model.quantized(scenario.model.quantization)
     hardware = get_hardware(scenario.hardware.gpu)
     max_model_len = scenario.model.max_model_len or model.max_model_len
     if max_model_len > model.max_model_len:
@@ -167,18 +162,18 @@ def build_latency(scenario: Scenario, model: Model, hardware: Hardware) -> Laten
     if section.kind == "linear":
         latency = _linear(section.coefficients or {})
     else:
-        measured = (
-            group_profile(hardware, model, gpus, section.profile) if section.kind == "profile" else None
-        )
+        kv_dtype = scenario.kv.kv_cache_dtype
+        is_profile = section.kind == "profile"
+        measured = group_profile(hardware, model, gpus, section.profile, kv_dtype) if is_profile else None
         latency = measured or estimate(
             hardware,
             model,
-            scenario.kv.kv_cache_dtype,
+            kv_dtype,
             tensor_parallel_size=gpus,
             expert_parallel=scenario.parallel.expert_parallel,
         )
     if stages > 1:
-        pair = pair_of(hardware, section.profile) if section.kind == "profile" else None
+        pair = pair_of(hardware, section.profile) if is_profile else None
         latency = pipelined(latency, hardware, model, stages, gpus, pair)
     return latency.overlapped() if scenario.scheduler.async_scheduling else latency
 
@@ -190,7 +185,7 @@ def profile_path(scenario: Scenario, machine: Machine) -> Path | None:
         return None
     if section.profile is None:
         return best_profile_path(
-            machine.hardware, rank_of(machine.model, scenario.parallel.tensor_parallel_size)
+            machine.hardware, plain_rank(machine.model, scenario.parallel.tensor_parallel_size)
         )
     return shipped_profiles().get(section.profile, Path(section.profile))
 
@@ -208,11 +203,17 @@ def _linear(coefficients: dict[str, float]) -> LinearModel:
 
 def _latency_notes(scenario: Scenario, latency: LatencyModel) -> list[str]:
     notes = []
-    if scenario.latency.kind == "profile" and latency.error is None:
+    profile = latency if isinstance(latency, Profile) else None
+    if scenario.latency.kind == "profile" and profile is not None and profile.reach is None:
         notes.append("no profile is shipped for this GPU and model: times are estimated from the roofline")
-    if scenario.kv.kv_cache_dtype != "auto" and latency.error is not None:
+    if profile is not None and profile.derived:
         notes.append(
-            "the profile was measured with a 16-bit KV cache; kv_cache_dtype changes only the memory"
+            "times are derived, not measured: the profile is of 16-bit weights and KV cache, moved by the "
+            f"ratio of two rooflines, whose error is unknown; {'; '.join(profile.derived)}"
+        )
+    if profile is None and (scenario.kv.kv_cache_dtype != "auto" or scenario.model.quantization is not None):
+        notes.append(
+            "model.quantization and kv.kv_cache_dtype change only the memory: coefficients are as given"
         )
     return [*notes, *_group_notes(scenario, latency)]
 
@@ -256,78 +257,3 @@ def _pipeline_notes(scenario: Scenario, latency: Pipeline) -> list[str]:
         "and max_num_seqs bounds all together; each stage has the whole host time of a step; "
         "links are not measured",
     ]
-
-
-def build_scheduler(scenario: Scenario, machine: Machine, policies: Policies) -> Scheduler:
-    """Make the batching policy with its memory, order, victim rule and eviction."""
-    keys, size = scenario.scheduler, machine.kv
-
-    def find(table: Mapping[str, Policy], value: str, axis: str) -> Policy:
-        return find_policy(table, value, axis, trust=policies.allows(value), files=policies.files)
-
-    batching = policies.batching or find(BATCHING, keys.batching, "scheduler.batching")
-    order = policies.order or find(ORDERS, keys.order, "scheduler.order")
-    victim = policies.victim
-    if victim is None and keys.victim is not None:
-        victim = find(VICTIMS, keys.victim, "scheduler.victim")
-    eviction = policies.eviction or find(EVICTIONS, scenario.kv.eviction, "kv.eviction")
-    kv = BlockManager(
-        size.usable_blocks,
-        scenario.kv.block_size,
-        enable_prefix_caching=scenario.kv.enable_prefix_caching,
-        watermark_blocks=int(keys.watermark * size.num_gpu_blocks),
-        tiers=build_tiers(scenario.kv.tiers, size.block_bytes),
-        eviction=eviction,
-    )
-    if keys.preemption != "recompute" and not scenario.kv.tiers:
-        raise ConfigError(
-            f"scheduler.preemption: {keys.preemption} needs a memory tier to swap to (kv.tiers)"
-        )
-    min_batch, max_wait_ms = _collect_rule(keys)
-    speculation = build_speculation(scenario.speculative)
-    if batching.keeps_finished and scenario.parallel.pipeline_parallel_size > 1:
-        raise ConfigError(
-            "parallel.pipeline_parallel_size: must be 1 under a batching policy that keeps finished sequences"
-        )
-    return batching(
-        kv,
-        order=order,
-        victim=victim,
-        preemption=keys.preemption,
-        latency=machine.latency,
-        admission=build_rules(
-            keys.admission if policies.admission is None else policies.admission,
-            lambda name: find(ADMISSIONS, name, "scheduler.admission"),
-        ),
-        weights=tenant_weights(scenario),
-        max_num_seqs=keys.max_num_seqs,
-        max_num_batched_tokens=keys.max_num_batched_tokens,
-        max_model_len=machine.max_model_len,
-        long_prefill_token_threshold=keys.long_prefill_token_threshold,
-        scheduler_reserve_full_isl=keys.scheduler_reserve_full_isl,
-        min_batch=min_batch,
-        max_wait=max_wait_ms / 1e3,
-        **({} if speculation is None else {"speculation": speculation}),
-    )
-
-
-def build_router(scenario: Scenario, policies: Policies) -> Router | type:
-    """Return the router that the scenario names: a function, or a class to be made anew for every run."""
-    assert scenario.cluster is not None, "it has a router"
-    name = scenario.cluster.router
-    return policies.router or find_policy(
-        ROUTERS, name, "cluster.router", trust=policies.allows(name), files=policies.files
-    )
-
-
-def _collect_rule(keys: SchedulerSection) -> tuple[int, float]:
-    """Return min_batch and max_wait_ms, of a preset or as given; ConfigError where nothing heeds them."""
-    if isinstance(keys.min_batch, str):
-        rule = COLLECT_PRESETS[keys.min_batch]
-    else:
-        rule = (keys.min_batch, keys.max_wait_ms)
-    if rule != (1, 0) and keys.batching in ("chunked", "prefill_first"):
-        raise ConfigError(
-            f"scheduler.min_batch, max_wait_ms: {keys.batching} starts what it can and never waits"
-        )
-    return rule

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.config.scenario import Scenario, SessionsSection, WorkloadSection
+from simulator.config.scenario import Scenario
 from simulator.config.tenants import tenants_of
+from simulator.config.workload_section import SessionsSection, WorkloadSection
 from simulator.engine.clients import ClientPlan
 from simulator.errors import ConfigError
 from simulator.workload.arrivals import ARRIVALS

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from simulator.config.cluster_summary import cluster_summary, gpu_price, most_at_once
 from simulator.config.cost import cost_per_million
+from simulator.config.model_section import accuracy_notes, accuracy_of
 from simulator.config.policies import policy_records
 from simulator.config.served import Part, ServedRun
 from simulator.config.tenants import slo_of, tenant_limits, tenant_weights
@@ -20,11 +21,12 @@ from simulator.config.wrong_policies import policies_in_force
 from simulator.engine.pipeline import Line
 from simulator.kv.block_manager import BlockManager
 from simulator.latency.base import LatencyModel, StepFeatures
+from simulator.metrics.cost import request_costs
 from simulator.metrics.fairness import fairness
 from simulator.metrics.memory_notes import memory_notes
 from simulator.metrics.recorder import skipped_decode_share
-from simulator.metrics.summary import counts, latencies, meets_slo
-from simulator.metrics.tables import ABORTED, REJECTED, RequestTable, StepTable
+from simulator.metrics.summary import Latencies, counts, latencies, meets_slo
+from simulator.metrics.tables import ABORTED, COMPLETED, REJECTED, Floats, RequestTable, StepTable
 
 if TYPE_CHECKING:
     from simulator.config.run import Run
@@ -39,6 +41,7 @@ def own_summary(run: Run, served: ServedRun, tables: Sequence[StepTable]) -> dic
     tally = counts(requests)
     num_dropped = tally["completed"] - len(measured.rows)
     base = tally["injected"] - num_dropped
+    per_million = cost_per_million(scenario, run.summary, gpu_price(scenario, served, measured))
     own = {
         "version": version("servetwin"),
         "seed": scenario.seed,
@@ -69,9 +72,8 @@ def own_summary(run: Run, served: ServedRun, tables: Sequence[StepTable]) -> dic
         "block_size": scenario.kv.block_size,
         **kv_use(parts, tables, scenario.kv.block_size),
         "evicted_blocks": sum(part.scheduler.kv.pool.num_evicted for part in parts),
-        "cost_per_million_output_tokens": cost_per_million(
-            scenario, run.summary, gpu_price(scenario, served, measured)
-        ),
+        "accuracy": accuracy_of(scenario.model, scenario.kv.kv_cache_dtype),
+        "cost_per_million_output_tokens": per_million,
         **_cache(parts),
         **fairness(
             requests,
@@ -81,6 +83,7 @@ def own_summary(run: Run, served: ServedRun, tables: Sequence[StepTable]) -> dic
             has_slo=bool(slo),
             end=scenario.run.horizon_s,
             method=scenario.run.percentile_method,
+            costs=_costs(run, measured, per_million),
         ),
         "skipped": run.workload.skipped,
     }
@@ -90,6 +93,7 @@ def own_summary(run: Run, served: ServedRun, tables: Sequence[StepTable]) -> dic
     if served.fleet is not None:
         own |= cluster_summary(scenario, served, tables)
     told = [*memory_notes(own), *_stall(run, parts, tally["unfinished"])]
+    told += accuracy_notes(scenario.model, scenario.kv.kv_cache_dtype)
     return own | {"notes": [*machine.notes, *run.workload.notes, *told], "scenario": scenario.to_dict()}
 
 
@@ -98,6 +102,27 @@ def pipeline_summary(lines: Sequence[Line]) -> dict[str, object]:
     total = sum(line.in_flight for line in lines)
     idle = sum((line.bubble_share or 0.0) * line.in_flight for line in lines)
     return {"bubble_share": idle / total if total else None, "pipeline": lines[0].summary()}
+
+
+def _costs(run: Run, measured: Latencies, per_million: float | None) -> Floats | None:
+    """Return each request's part of what the measured window cost, 0 in the warm-up.
+
+    None without a price, and where replicas differ: a token has then no one price.
+    """
+    prices = {kind.latency.provenance for kind in run.machine.kinds}
+    if per_million is None or len(prices) > 1:
+        return None
+    total = per_million * float(run.requests.num_output[measured.rows].sum()) / 1e6
+    counts = run.requests.status != COMPLETED
+    counts[measured.rows] = True
+    return request_costs(
+        run.requests,
+        run.steps,
+        run.machine.latency,
+        counts,
+        total=total,
+        max_tokens=run.scenario.scheduler.max_num_batched_tokens,
+    )
 
 
 def _steps(run: Run, parts: Sequence[Part]) -> dict[str, object]:

@@ -16,7 +16,7 @@ from simulator.config.tenants import slo_of, with_deadlines
 from simulator.config.wrong_policies import blaming, searching
 from simulator.engine.clients import ClientPlan, Progress
 from simulator.engine.decisions import DecisionLog
-from simulator.engine.replica import Observer
+from simulator.engine.observer import Observer
 from simulator.engine.serve import MakeExecutor
 from simulator.latency.base import LatencyModel
 from simulator.metrics.summary import latencies, summarize

@@ -14,14 +14,15 @@ from simulator.cluster.fleet import Outage
 from simulator.cluster.scaling import AUTOSCALERS, Scaling
 from simulator.cluster.serve import ReplicaKind, serve_fleet
 from simulator.config.axes import AXES
-from simulator.config.build import Machine, Policies, build_router, build_scheduler
+from simulator.config.build import Machine, Policies
+from simulator.config.build_scheduler import build_router, build_scheduler
 from simulator.config.cluster import AutoscalerSection, replica_scenarios
 from simulator.config.pools import Pools, build_pools
 from simulator.config.scenario import Scenario
 from simulator.config.served import ServedRun
 from simulator.config.speculative import build_acceptance
 from simulator.engine.clients import ClientPlan, Progress
-from simulator.engine.replica import Observer
+from simulator.engine.observer import Observer
 from simulator.engine.serve import MakeExecutor, serve
 from simulator.errors import ConfigError
 from simulator.latency.base import LatencyModel

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.config.scenario import SLO_KEYS, Scenario
+from simulator.config.scenario import Scenario
+from simulator.config.workload_section import SLO_KEYS
 from simulator.metrics.summary import Slo
 from simulator.metrics.tables import Floats
 from simulator.workload.tenants import Tenant

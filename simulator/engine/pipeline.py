@@ -18,9 +18,10 @@ import simpy
 
 from simulator.batch import Batch, StepResult
 from simulator.engine.clock import StepEnd
-from simulator.engine.laid_out import Turn
+from simulator.engine.observer import Observer
 from simulator.engine.oracle import SimulatedExecutor
-from simulator.engine.replica import Observer, Replica, Wait
+from simulator.engine.replica import Replica, Wait
+from simulator.engine.sleeping import Turn
 from simulator.latency.base import Features
 from simulator.latency.pipeline import Pipeline
 from simulator.metrics.lanes import LaneRecorder

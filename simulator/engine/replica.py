@@ -13,10 +13,8 @@ one by one, so that skipping moves no time by a single bit.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from collections.abc import Sequence as Many
-from typing import Protocol
 
 import simpy
 from simpy.events import EventPriority
@@ -27,8 +25,9 @@ from simulator.engine.clock import LATE, StepEnd, UnderWay, step_ends
 from simulator.engine.executor import Executor
 from simulator.engine.fault import FirstFault
 from simulator.engine.fetches import Fetches
-from simulator.engine.laid_out import MOST, LaidOut, Turn
+from simulator.engine.observer import Observer
 from simulator.engine.progress import ProgressGuard
+from simulator.engine.sleeping import LaidOut, Sleeper, Turn
 from simulator.kv.prefix import PrivateIds
 from simulator.metrics.recorder import Recorder
 from simulator.metrics.request_log import RequestLog
@@ -41,17 +40,7 @@ Wait = Generator[simpy.events.Event, None, None]
 LOST = "lost"  # why a sequence leaves that this replica no longer serves
 
 
-class Observer(Protocol):
-    """Watches the loop: the decision log, a request's story. Observers change nothing."""
-
-    def decided(self, batch: Batch, scheduler: Scheduler, now: float) -> None:
-        """A step was decided; the scheduler is as `schedule` left it."""
-
-    def finished(self, sequences: Iterable[Sequence], now: float) -> None:
-        """Sequences ended: completed, or given up by their clients."""
-
-
-class Replica:
+class Replica(Sleeper):
     """Serve submitted sequences with one scheduler and one executor; results go to the recorder."""
 
     def __init__(
@@ -230,40 +219,6 @@ class Replica:
         self.recorder.repeated(ends[:-1], opened[:-1])
         return UnderWay(ends[-1], opened[-1])
 
-    def _sleep(self, batch: Batch) -> Wait:
-        """Take the same steps in a fleet: lay them out, and stop where somebody has roused us."""
-        env, wake_at, late = self.env, self.scheduler.wake_at, self.late
-        if self._aborts or self._fetches.complete or env.peek() <= self.now:
-            return
-        steps = min(self.scheduler.steady_steps(batch, self.executor.steps_before_end()), MOST)
-        if steps <= 0:
-            return
-        horizon = math.inf if wake_at is None else wake_at
-        if horizon <= self.now:
-            return
-        laid = self._laid = LaidOut(batch, step_ends(self.executor.latency, batch, self.now, steps, horizon))
-        self._wake = env.event()
-        due = StepEnd(env, laid.ends[-1], late)
-        while not self._wake.triggered and env.now < laid.ends[-1]:
-            yield self._wake | due
-            if due.processed and env.now < laid.ends[-1]:
-                due = StepEnd(env, laid.ends[-1], late)
-        end = laid.ends[-1]
-        while env.now < end:
-            yield StepEnd(env, end, late)
-        self.turn.time, self.turn.index = end, self.index
-        laid.catch_up(end, False, self.scheduler, self.recorder)
-        laid.record_last(self.recorder)
-        self._laid = self._wake = None
-        self.now = end
-
-    def catch_up(self) -> None:
-        """Bring the scheduler's state to SimPy's present, before somebody outside reads or changes it."""
-        if self._laid is not None:
-            now, turn = self.env.now, self.turn
-            is_over = turn.time == now and turn.index > self.index
-            self._laid.catch_up(now, is_over, self.scheduler, self.recorder)
-
     def _move(self, batch: Batch, now: float) -> float:
         """Begin a batch's transfers; return when its forward pass can begin."""
         moved = self.executor.move(batch.moves, now)
@@ -331,25 +286,3 @@ class Replica:
                 self.recorder.aborted(seq, when, reason)
             self.executor.forget(seq)
         self._aborts.clear()
-
-    def _idle(self) -> Wait:
-        """Wait for an arrival, an abort, or the moment that the policy asked for, if anybody is there."""
-        env, scheduler = self.env, self.scheduler
-        is_empty = not (scheduler.running or scheduler.waiting.size or scheduler.fetching)
-        wake_at = None if is_empty else scheduler.wake_at
-        if wake_at is not None and not self.now < wake_at < math.inf:
-            raise ValueError(f"a policy that schedules nothing at {self.now} asked to be woken at {wake_at}")
-        self._wake = env.event()
-        while not self._wake.triggered and (wake_at is None or env.now < wake_at):
-            yield self._wake if wake_at is None else self._wake | StepEnd(env, wake_at, self.late)
-        yield StepEnd(env, env.now, self.late)  # let all that bears this time stamp happen first
-        self.turn.time, self.turn.index = env.now, self.index
-        self._wake = None
-        self.now = max(self.now, env.now)
-
-    def _rouse(self) -> None:
-        if self._laid is not None:
-            self.catch_up()
-            self._laid.cut()
-        if self._wake is not None and not self._wake.triggered:
-            self._wake.succeed()

@@ -13,11 +13,12 @@ import simpy
 from simulator.engine.clients import OPEN_LOOP, ClientPlan, Clients, Progress
 from simulator.engine.executor import Executor
 from simulator.engine.fault import FirstFault
-from simulator.engine.laid_out import Turn
 from simulator.engine.links import Links
+from simulator.engine.observer import Observer
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.engine.pipeline import Line, PipelinedReplica
-from simulator.engine.replica import Observer, Replica
+from simulator.engine.replica import Replica
+from simulator.engine.sleeping import Turn
 from simulator.engine.speculating_oracle import SpeculatingExecutor
 from simulator.latency.base import LatencyModel
 from simulator.latency.pipeline import pipeline_of

@@ -20,7 +20,7 @@ from simulator.latency.base import Floats
 from simulator.latency.roofline import Roofline
 from simulator.metrics.tables import Ints
 from simulator.specs.hardware import Hardware
-from simulator.specs.models import Model, dtype_bits
+from simulator.specs.models import Model, dtype_bits, weight_bits
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Peaks:
         """
         m, bandwidth = self.model, self.hardware.hbm_bandwidth
         n, k = m.head_gemm()
-        bits = self.layer_weights * dtype_bits(m.quantization or m.dtype) + n * k * dtype_bits(m.dtype)
+        bits = self.layer_weights * weight_bits(m.quantization or m.dtype) + n * k * dtype_bits(m.dtype)
         weights = bits / 8 - self.hardware.l2
         if weights < 0:
             return None

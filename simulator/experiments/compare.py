@@ -8,7 +8,7 @@ requests can with `replications`, which add verdicts (`tournament`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from simulator.config.tenants import tenant_limits
 from simulator.errors import ConfigError, suggest
 from simulator.experiments.candidates import Candidate, Shared, candidates_of, with_candidate
 from simulator.experiments.compare_draws import TITLES, DrawnComparison
-from simulator.experiments.metric_cells import COLUMNS, cell, change, lower_is_better, metric_of
+from simulator.experiments.metric_cells import ACCURACY, COLUMNS, cell, change, lower_is_better, metric_of
 from simulator.experiments.model_draws import ModelDraws, check_drawable, checked_draws, draw_models
 from simulator.experiments.tournament import tables
 from simulator.experiments.tournament.rounds import checked_margin, checked_replications, checked_seconds
@@ -72,7 +72,9 @@ class Comparison:
     @property
     def columns(self) -> dict[str, str]:
         """Titles of the columns by key: the metric, then the others of `COLUMNS`."""
-        return {self.metric: COLUMNS.get(self.metric, self.metric)} | COLUMNS
+        scored = any(metric_of(run, ACCURACY) is not None for run in self.runs.values())
+        own = {ACCURACY: ACCURACY} if scored else {}
+        return {self.metric: COLUMNS.get(self.metric, self.metric)} | COLUMNS | own
 
     def rows(self) -> list[dict[str, float | str | None]]:
         """Return one row per candidate: its name and the value of each column."""
@@ -156,6 +158,8 @@ class Comparison:
         `margin` is the practical equivalence as a share of the baseline's mean, or, of a share such as
         attainment, absolute. `workers` are processes, 0 as many as are worth it; results do not depend on it.
         """
+        first, *others = (run.scenario.seed for run in self.runs.values())
+        _refuse_seeds(seed != first for seed in others)
         self.tournament = hold(
             self.runs,
             self.metric,
@@ -194,10 +198,10 @@ def compare(
     if not candidates:
         raise ConfigError("compare: no candidates; vary at least one key")
     if metric is None:
-        judged = scenario.slo.seconds() or any(tenant_limits(scenario).values())
-        metric = "attainment" if judged else "output_throughput"
+        metric = "attainment" if _has_slo(scenario) else "output_throughput"
     if replications is not None:
         checked_replications(replications)
+        _refuse_seeds("seed" in each for each in candidates.values() if isinstance(each, Mapping))
     checked_seconds(max_seconds)
     checked_margin(margin)
     if baseline is not None and baseline not in candidates:
@@ -207,6 +211,10 @@ def compare(
     runs: dict[str, Run] = {}
     for done, (name, candidate) in enumerate(candidates.items()):
         changed, own = with_candidate(scenario, candidate, policies)
+        if metric == "attainment" and not _has_slo(changed):
+            raise ConfigError(
+                f"--metric attainment: {name[:80]} has no SLO; give one, such as --slo ttft:500"
+            )
         machine = cache.machine(changed)
         if n_model_draws:
             check_drawable(machine)  # refused before anything runs
@@ -231,6 +239,18 @@ def compare(
     if replications is not None:
         found.replicate(replications, max_seconds=max_seconds, margin=margin, progress=progress)
     return found
+
+
+def _has_slo(scenario: Scenario) -> bool:
+    return bool(scenario.slo.seconds()) or any(tenant_limits(scenario).values())
+
+
+def _refuse_seeds(differ: Iterable[bool]) -> None:
+    """Refuse replications of candidates that differ in their seeds."""
+    if any(differ):
+        raise ConfigError(
+            "--vary seed: every replication has a seed of its own; leave out --replications or it"
+        )
 
 
 def _metrics(run: Run) -> Sequence[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,7 @@ from simulator.experiments.figure_style import (
     new_figure,
     slo_ms,
 )
-from simulator.metrics.tables import COMPLETED, Floats, RequestTable, StepTable
+from simulator.metrics.tables import COMPLETED, Floats, Ints, RequestTable, StepTable, of_replica
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -45,6 +46,12 @@ def latencies(requests: RequestTable) -> dict[str, Floats]:
     }
 
 
+def _alone(steps: StepTable, replica: int) -> StepTable:
+    """Return a replica's steps as those of an only one."""
+    own = of_replica(steps, replica)
+    return replace(own, replica=np.zeros(len(own), np.int64))
+
+
 def token_gaps(steps: StepTable) -> tuple[Floats, Floats]:
     """Return the gaps between consecutive tokens, in seconds, and how many tokens came after each.
 
@@ -52,6 +59,9 @@ def token_gaps(steps: StepTable) -> tuple[Floats, Floats]:
     from the step before, for sequences that got their first token since. Preempted ones are counted with
     the first, so this is the shape of ITL; the printed numbers are exact.
     """
+    if steps.num_replicas > 1:
+        parts = [token_gaps(_alone(steps, i)) for i in range(steps.num_replicas)]
+        return np.concatenate([gaps for gaps, _ in parts]), np.concatenate([weights for _, weights in parts])
     index = np.arange(len(steps))
     decodes = steps.num_decodes > 0
     previous = np.maximum.accumulate(np.where(decodes, index, -1))
@@ -89,14 +99,19 @@ def latency(
     return fig
 
 
-def itl(requests: RequestTable, steps: StepTable, **_: object) -> Figure:
-    """Draw the distribution of the gaps between two tokens of one request, pooled over all tokens."""
+def itl(
+    requests: RequestTable, steps: StepTable, *, gaps: tuple[Floats, Ints] | None = None, **_: object
+) -> Figure:
+    """Draw the distribution of the gaps between two tokens of one request, pooled over all tokens.
+
+    Without the `gaps` (s, and how often each occurs) they are found from the steps, to their shape.
+    """
     fig = new_figure(height=300)
-    gaps, weights = token_gaps(steps)
-    if not len(gaps):
+    seconds, weights = token_gaps(steps) if gaps is None else gaps
+    if not len(seconds):
         return empty_note(fig, "No request produced a second token.")
-    order = np.argsort(gaps, kind="stable")
-    ms, share = gaps[order] * 1000, np.cumsum(weights[order]) / weights.sum()
+    order = np.argsort(seconds, kind="stable")
+    ms, share = seconds[order] * 1000, np.cumsum(weights[order]) / weights.sum()
     keep = np.unique(np.searchsorted(share, np.linspace(0, 1, BUCKETS)).clip(max=len(ms) - 1))
     _distribution(fig, 1, ms[keep], share[keep], "Inter-token latency")
     for level in (0.5, 0.99):

@@ -15,6 +15,8 @@ COLUMNS: dict[str, str] = {
     "num_preemptions": "preempted",
     "kv_usage_peak": "KV peak",
 }
+ACCURACY = "accuracy"
+"""A column of its own where somebody gave a score: the user's number, not a result."""
 
 
 def metric_of(run: Run, name: str) -> float | None:
@@ -25,7 +27,7 @@ def metric_of(run: Run, name: str) -> float | None:
 
 def lower_is_better(metric: str) -> bool:
     """Say whether less of a metric is better: latencies, preemptions, failures."""
-    good = ("throughput", "goodput", "attainment", "completed", "hit", "output_tokens", "jain")
+    good = ("throughput", "goodput", "attainment", "completed", "hit", "output_tokens", "jain", ACCURACY)
     return not any(word in metric for word in good)
 
 
@@ -37,6 +39,8 @@ def cell(key: str, value: float | str | None) -> str:
         return f"{100 * value:.1f}%"
     if key.startswith("jain"):
         return f"{value:.3f}"
+    if key == ACCURACY:
+        return f"{value:g}"
     whole = value >= 1000 or (value.is_integer() and not key.endswith("_ms"))
     return f"{value:,.0f}" if whole else f"{value:,.2f}"
 

@@ -39,7 +39,7 @@ from simulator.experiments.report_summary import (
 )
 from simulator.experiments.report_words import FIGURES, FLEET_FIGURES, VOCABULARY
 from simulator.experiments.tenant_tables import tenants_html
-from simulator.metrics.tables import COMPLETED, RequestTable, StepTable
+from simulator.metrics.tables import COMPLETED, Floats, Ints, RequestTable, StepTable
 
 
 def build_report(
@@ -51,6 +51,7 @@ def build_report(
     steps: StepTable,
     num_blocks: int,
     slo: Slo | None = None,
+    gaps: tuple[Floats, Ints] | None = None,
 ) -> str:
     """Return the report as one HTML document; the same arguments give the same text."""
     extra = own(summary)
@@ -71,7 +72,7 @@ def build_report(
         sections.append(Section("replicas", "Replicas", fleet + "".join(drawn)))
     for anchor, (heading, figures) in FIGURES.items():
         body = "".join(
-            figure_html(PLOTS[kind](requests, steps, num_blocks=num_blocks, slo=slo), kind, how)
+            figure_html(PLOTS[kind](requests, steps, num_blocks=num_blocks, slo=slo, gaps=gaps), kind, how)
             for kind, how in figures.items()
         )
         after = percentiles_html(summary) if anchor == "latency" else ""
@@ -95,6 +96,7 @@ def write_report(
     steps: StepTable,
     num_blocks: int,
     slo: Slo | None = None,
+    gaps: tuple[Floats, Ints] | None = None,
 ) -> None:
     """Write the report as UTF-8, whatever the machine's locale."""
     page = build_report(
@@ -105,6 +107,7 @@ def write_report(
         steps=steps,
         num_blocks=num_blocks,
         slo=slo,
+        gaps=gaps,
     )
     Path(path).write_text(page, encoding="utf-8", errors="backslashreplace", newline="\n")
 

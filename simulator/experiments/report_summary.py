@@ -76,6 +76,7 @@ def _outcome(summary: Mapping[str, object]) -> list[Card]:
     attained = number(extra, "attainment")
     met = None if attained is None or target is None else attained >= target
     goodput = number(summary, "request_goodput")
+    scored = number(extra, "accuracy") is not None
     good = f"goodput {goodput:,.2f} req/s" if goodput is not None else ""
     total = f"with prompts {_show(summary, 'total_token_throughput', ',.0f')} tok/s"
     return [
@@ -83,6 +84,7 @@ def _outcome(summary: Mapping[str, object]) -> list[Card]:
         Card("SLO attainment", _show(extra, "attainment", ".1%"), "", _target(attained, target), met),
         Card("Request throughput", _show(summary, "request_throughput", ",.2f"), "req/s", good),
         Card("Output throughput", _show(summary, "output_throughput", ",.0f"), "tok/s", total),
+        *([Card("Accuracy", _show(extra, "accuracy", "g"), "", "your own score, not simulated")] * scored),
     ]
 
 

@@ -24,9 +24,9 @@ from simulator.config.run import Run, run_scenario
 from simulator.config.scenario import Scenario
 from simulator.engine.clients import ClientPlan, Progress
 from simulator.engine.decisions import Decision
+from simulator.engine.observer import Observer
 from simulator.engine.oracle import SimulatedExecutor
 from simulator.engine.recorded import RecordedExecutor
-from simulator.engine.replica import Observer
 from simulator.errors import InputError
 from simulator.experiments.run_folder import SavedRun, load_run, printable
 from simulator.metrics.tables import ABORTED, COMPLETED, Floats, RequestTable

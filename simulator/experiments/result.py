@@ -20,7 +20,7 @@ from simulator.experiments.explain import explain as _explain
 from simulator.experiments.model_interval import interval_html, interval_text_of
 from simulator.experiments.run_folder import SavedRun, save_run, write_run_report
 from simulator.metrics.block import result_block
-from simulator.metrics.tables import STATUS, RequestTable, StepTable, columns_of
+from simulator.metrics.tables import STATUS, Floats, Ints, RequestTable, StepTable, columns_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,8 +89,16 @@ class Result:
             self._step_table(),
             num_blocks=self._own["usable_blocks"],
             slo=self._own["slo"],
+            gaps=self._gaps() if kind == "itl" else None,
         )
         return PrivateFigure(figure)
+
+    def _gaps(self) -> tuple[Floats, Ints] | None:
+        """Return exact inter-token latencies, None where the steps of a saved run give their shape."""
+        run = self._run
+        if run is None and ("pipeline" in self._own or "transfers" in self._own):
+            run = self._again()  # tokens of a request come from steps that overlap
+        return None if run is None else run.gaps
 
     @property
     def _own(self) -> dict[str, Any]:

@@ -151,6 +151,7 @@ def write_run_report(run: Run, path: Path) -> Path:
         steps=run.steps,
         num_blocks=num_blocks(run),
         slo=slo,
+        gaps=run.gaps,
     )
     return path
 

@@ -23,7 +23,16 @@ COLUMNS = {
     "attainment": ("within SLO", ".1%"),
     "request_goodput": ("goodput req/s", ",.2f"),
     "oldest_wait_s": ("oldest wait s", ",.2f"),
+    "cost": ("cost", ",.4g"),
+    "cost_share": ("of cost", ".1%"),
+    "cost_per_million_output_tokens": ("cost / M output tok", ",.2f"),
 }
+COST_RULE = (
+    "cost: what the GPUs cost, idle time included, by work: computed prompt tokens, output tokens and the "
+    "context they read, at the prices of average steps"
+)
+PRICED = ("cost", "cost_share", "cost_per_million_output_tokens")
+"""Columns that only a run with a price has."""
 BRIEF = (
     "injected",
     "output_tokens",
@@ -32,6 +41,7 @@ BRIEF = (
     "p99_tpot_ms",
     "attainment",
     "oldest_wait_s",
+    *PRICED[1:],
 )
 
 
@@ -61,11 +71,13 @@ def tenants_html(summary: Mapping[str, object]) -> str:
 
 
 def evenness(summary: Mapping[str, object]) -> Iterator[str]:
-    """Yield a line with Jain's index, where there are tenants to compare."""
+    """Yield a line with Jain's index, where there are tenants to compare, and one on how costs are shared."""
     extra = own(summary)
     if mapping(extra.get("tenants")):
         service, latency = (_show(extra, f"jain_{what}", ".3f") for what in ("service", "latency"))
         yield f"Jain's index (1 = even): {service} of service per weight, {latency} of latency per token"
+    if any(PRICED[0] in mapping(row) for what in GROUPS for row in mapping(extra.get(what)).values()):
+        yield COST_RULE
 
 
 def _table(
@@ -74,6 +86,8 @@ def _table(
     """Return titles, rows, and a line on the rows that are left out."""
     extra = own(summary)
     groups = {name: mapping(row) for name, row in mapping(extra.get(what)).items()}
+    has_price = any(PRICED[0] in row for row in groups.values())
+    columns = tuple(key for key in columns if has_price or key not in PRICED)
     most = sorted(groups, key=lambda name: -(number(groups[name], "injected") or 0.0))[:SHOWN]
     rows = [
         [_name(name), *(_show(groups[name], key, COLUMNS[key][1]) for key in columns)]

@@ -6,8 +6,8 @@ which is vLLM's rule (`determine_available_memory`), with the profiled activatio
 replaced by an assumed `reserve_gib`. Where vLLM's own number is known it is better: pass it as
 `num_gpu_blocks_override`. All ranks of a tensor-parallel group are alike here, so one rank's count is the
 pool's. The stages of a pipeline are not: each holds its own layers and their KV, the first the embedding and
-the last the head, and the one with the fewest blocks decides for all. Left out: quantisation scales of an
-int8 cache, and vLLM's hybrid manager (a block has all layers).
+the last the head, and the one with the fewest blocks decides for all. Left out: vLLM's hybrid manager (a
+block has all layers).
 """
 
 from __future__ import annotations
@@ -121,14 +121,16 @@ def kv_size(
     num_gpu_blocks_override: int | None = None,
     draft: Model | None = None,
     pipeline_parallel_size: int = 1,
+    quantization: str | None = None,
 ) -> KvSize:
     """Size the KV pool of a model on a GPU; `context` defaults to the model's max_model_len.
 
     Under pipeline parallelism the terms are those of the stage that has the fewest blocks. A `draft` model
-    has its weights beside it and its KV in the same blocks. ConfigError says which term is out of range or
-    too large.
+    has its weights beside it and its KV in the same blocks; `quantization` (int8, int4, fp8) is the type of
+    the model's linear layers. ConfigError says which term is out of range or too large.
     """
     model = get_model(model) if isinstance(model, str) else model
+    model = model if quantization is None else model.quantized(quantization)
     hardware = get_hardware(hardware) if isinstance(hardware, str) else hardware
     context = model.max_model_len if context is None else context
     _check("gpu_memory_utilization", gpu_memory_utilization, 0 < gpu_memory_utilization <= 1, "in (0, 1]")

@@ -11,6 +11,7 @@ from simulator.latency.all_reduce import AllReduce, communication, estimated
 from simulator.latency.graphs import graph_sizes, padded
 from simulator.latency.grid import DecodeGrid
 from simulator.latency.profile import MAX_BATCH, MAX_ROWS, MAX_TOKENS, Errors, Host, Profile
+from simulator.latency.quantised import ratio_errors
 from simulator.latency.roofline import Roofline
 from simulator.specs.hardware import Hardware
 from simulator.specs.models import Model
@@ -53,6 +54,7 @@ def estimate(
         roofline=roofline,
         reach=None,
         errors=ESTIMATE_ERRORS,
+        ratio_errors=ratio_errors(model, kv_dtype),
     )
     return (
         grouped(profile, estimated(hardware, tensor_parallel_size)) if tensor_parallel_size > 1 else profile

@@ -7,6 +7,7 @@ the worker processes' own host time.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from simulator.latency.all_reduce import AllReduce, all_reduce_of, estimated
@@ -19,18 +20,29 @@ from simulator.latency.profile_file import (
     read_profile,
     shipped_profiles,
 )
+from simulator.latency.quantised import quantised
 from simulator.specs.hardware import Hardware
 from simulator.specs.models import Model
 from simulator.specs.ranks import rank_of
 
 
 def group_profile(
-    hardware: Hardware, model: Model, tensor_parallel_size: int, source: str | Path | None = None
+    hardware: Hardware,
+    model: Model,
+    tensor_parallel_size: int,
+    source: str | Path | None = None,
+    kv_dtype: str = "auto",
 ) -> Profile | None:
-    """Return a model's profile on a group: of the file `source`, else the shipped one, else None."""
-    rank = rank_of(model, tensor_parallel_size)
+    """Return a model's profile on a group: of the file `source`, else the shipped one, else None.
+
+    Profiles are of plain models: quantised weights and another KV type are derived from them (`quantised`).
+    """
+    rank = plain_rank(model, tensor_parallel_size)
     profile = best_profile(hardware, rank) if source is None else load_profile(source, rank)
-    if profile is None or tensor_parallel_size == 1:
+    if profile is None:
+        return None
+    profile = quantised(profile, hardware, rank_of(model, tensor_parallel_size), kv_dtype)
+    if tensor_parallel_size == 1:
         return profile
     return grouped(profile, _all_reduce(hardware, tensor_parallel_size, source))
 
@@ -38,6 +50,11 @@ def group_profile(
 def pair_of(hardware: Hardware, source: str | Path | None = None) -> AllReduce:
     """Return the all-reduce of two linked GPUs, found as a group's is."""
     return _all_reduce(hardware, 2, source)
+
+
+def plain_rank(model: Model, tensor_parallel_size: int) -> Model:
+    """Return one rank of a model as profiles know it: without quantisation."""
+    return replace(rank_of(model, tensor_parallel_size), quantization=None)
 
 
 def _all_reduce(hardware: Hardware, gpus: int, source: str | Path | None) -> AllReduce:

@@ -122,7 +122,14 @@ class Mixed:
 
     def scaled(self, flops: float, bandwidth: float) -> Mixed:
         """Return the grid of another GPU: each cell moves as the form does there."""
-        form = self.form.scaled(flops, bandwidth)
+        return self._as(self.form.scaled(flops, bandwidth))
+
+    def with_kv(self, bytes_ratio: float) -> Mixed:
+        """Return the grid in which a token that a decode reads has so many times the bytes."""
+        return self._as(self.form._replace(per_kv=self.form.per_kv * bytes_ratio))
+
+    def _as(self, form: MixedForm) -> Mixed:
+        """Return the grid with each cell moved as the form does there."""
         cells = [
             (a, b, c, d)
             for a in self.axes[0]

@@ -29,6 +29,7 @@ from simulator.latency.base import Features, Floats
 from simulator.latency.grid import DecodeGrid
 from simulator.latency.mixed import Mixed
 from simulator.latency.prefill import PrefillFactor, PrefillPrice
+from simulator.latency.reach import Reach
 from simulator.latency.roofline import PrefillTerms, Roofline
 
 MAX_TOKENS = 16_384  # rows of the dense table; larger steps are computed when asked for
@@ -43,16 +44,6 @@ class Host(NamedTuple):
 
     per_step: float
     per_seq: float
-
-
-class Reach(NamedTuple):
-    """The measured range. Beyond it a step is marked as extrapolated, never refused."""
-
-    tokens: float
-    sampled: float
-    prefill_kv: float  # longest context of a prefill
-    batch: Floats
-    kv: Floats  # longest mean KV measured at each of `batch`
 
 
 class Errors(NamedTuple):
@@ -86,6 +77,8 @@ class Profile:
     kernels: str | None = None  # whose kernels were timed, None if unknown
     overlap: bool = False
     communication: Communication | None = None  # of a tensor-parallel group; `dense` and `head` have it in
+    derived: tuple[str, ...] = ()  # what another width of weights or KV made of the measured times
+    ratio_errors: Mapping[str, float] = field(default_factory=dict)  # of the terms so moved, by name
     mixed: Mixed | None = None  # attention of steps that prefill; None: prefill and decode are added
     prefill_factor: PrefillFactor | None = None  # None: `prefill` alone
     _dense: list[float] = field(init=False, repr=False)
@@ -166,27 +159,9 @@ class Profile:
 
     def extrapolated(self, steps: dict[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
         """Say which steps lie outside the measured range. Added mixed ones inside it are not marked."""
-        tokens = np.asarray(steps["num_tokens"], dtype=np.float64)
         if self.reach is None:
-            return np.ones(len(tokens), dtype=np.bool_)
-        batch = np.asarray(steps["num_decodes"], dtype=np.float64)
-        sampled = np.asarray(steps["num_sampled"], dtype=np.float64)
-        longest = np.asarray(steps["prefill_kv_max"], dtype=np.float64)
-        mean_kv = np.asarray(steps["decode_kv"], dtype=np.float64) / np.maximum(batch, 1)
-        upper = np.minimum(np.searchsorted(self.reach.batch, batch), len(self.reach.batch) - 1)
-        outside: NDArray[np.bool_] = (
-            (tokens > self.reach.tokens)
-            | (sampled > self.reach.sampled)
-            | (longest > self.reach.prefill_kv)
-            | (batch > self.reach.batch[-1])
-            | (mean_kv > self.reach.kv[upper])
-        )
-        if self.mixed is not None:
-            chunk = np.asarray(steps["prefill_tokens"], dtype=np.float64)
-            work = np.asarray(steps["prefill_work"], dtype=np.float64)
-            prefix = work / np.maximum(chunk, 1) - chunk / 2
-            outside |= (chunk > 0) & self.mixed.outside(chunk, prefix, batch, mean_kv)
-        return outside
+            return np.ones(len(steps["num_tokens"]), dtype=np.bool_)
+        return self.reach.outside(steps, self.mixed)
 
     def scaled(self, flops: float = 1.0, bandwidth: float = 1.0) -> Profile:
         """Return the profile of a GPU with this many times the FLOP/s and memory bandwidth.
@@ -247,9 +222,12 @@ class Profile:
 
     @property
     def error_terms(self) -> dict[str, float]:
-        """Relative standard error of each term's level, by term; `communication` within a group of GPUs."""
-        terms: dict[str, float] = self.errors._asdict()
-        return terms if self.communication is None else terms | {"communication": self.communication.error}
+        """Relative standard error of each term's level, by term; `communication` within a group of GPUs.
+
+        `weights` and `kv_cache` are those of the ratios by which a derived profile's terms were moved.
+        """
+        group = {} if self.communication is None else {"communication": self.communication.error}
+        return {**self.errors._asdict(), **group, **self.ratio_errors}
 
     def drawn(self, deviates: Mapping[str, float]) -> Profile:
         """Return the profile whose terms are off by so many standard errors each.
@@ -279,15 +257,23 @@ class Profile:
         return [self.drawn(dict(zip(terms, row, strict=True))) for row in rows]
 
     def _times(
-        self, dense: float, decode: float, prefill: float, host: float, communication: float = 1.0
+        self,
+        dense: float,
+        decode: float,
+        prefill: float,
+        host: float,
+        communication: float = 1.0,
+        weights: float = 1.0,
+        kv_cache: float = 1.0,
     ) -> Profile:
         if self.communication is not None:
-            alone = self.alone()._times(dense, decode, prefill, host)
+            alone = self.alone()._times(dense, decode, prefill, host, 1.0, weights, kv_cache)
             return alone.grouped(self.communication.times(communication))
+        dense, decode, head = dense * weights, decode * kv_cache, dense
         return replace(
             self,
             dense=self.dense * dense,
-            head=self.head * dense,
+            head=self.head * head,
             decode=self.decode._replace(seconds=self.decode.seconds * decode),
             prefill=PrefillTerms(*(term * prefill for term in self.prefill)),
             host=Host(*(term * host for term in self.host)),

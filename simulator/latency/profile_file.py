@@ -21,7 +21,8 @@ from simulator.latency.graphs import padded
 from simulator.latency.grid import DecodeGrid
 from simulator.latency.mixed_file import read_mixed
 from simulator.latency.prefill_file import read_prefill
-from simulator.latency.profile import MAX_ROWS, MAX_TOKENS, Errors, Host, Profile, Reach
+from simulator.latency.profile import MAX_ROWS, MAX_TOKENS, Errors, Host, Profile
+from simulator.latency.reach import Reach
 from simulator.latency.roofline import A100, Efficiency, Roofline
 from simulator.specs.hardware import Hardware
 from simulator.specs.models import Model, dtype_bits

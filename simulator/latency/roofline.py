@@ -5,7 +5,8 @@ time tb = bytes / (e_b * bandwidth). Four numbers, fitted on 9,240 A100 GEMMs, 9
 shapes and the best of the forms tried at extrapolating (servetwin's latency model, section 3.1). Decode
 attention reads its KV at e_b of the bandwidth, never less than one KV tile a sequence; prefill attention
 does its FLOPs at e_a of the peak. Left out: tile edges (up to 43 % at 128 -> 129 tokens), communication,
-sliding windows, the sampler.
+sliding windows, the sampler; of quantised weights the work of unpacking them, and of fp8 that of rounding
+activations.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import ArrayLike
 from simulator.latency.base import Floats
 from simulator.latency.experts import expert_load
 from simulator.specs.hardware import Hardware
-from simulator.specs.models import Model, dtype_bits
+from simulator.specs.models import Model, dtype_bits, weight_bits
 
 
 class Efficiency(NamedTuple):
@@ -64,25 +65,47 @@ class Roofline:
     weight_bytes: float = 2.0
     kv_bytes: float = 2.0
     efficiency: Efficiency = A100
+    head_bytes: float | None = None  # None: `weight_bytes`; quantisation leaves the head as it is
+    layer_flops: float | None = None  # peak of the layers' GEMMs; None: `flops`
 
     @classmethod
     def of(cls, hardware: Hardware, model: Model, kv_dtype: str = "auto") -> Roofline:
-        """Describe a model on a GPU; quantised weights are computed at the bf16 peak (weight-only)."""
-        weights = dtype_bits(model.quantization or model.dtype) / 8
-        kv = dtype_bits(model.dtype if kv_dtype == "auto" else kv_dtype) / 8
-        return cls(hardware.flops, hardware.hbm_bandwidth, model, weights, kv)
+        """Describe a model on a GPU."""
+        own = dtype_bits(model.dtype) / 8
+        return cls(hardware.flops, hardware.hbm_bandwidth, model, own, own).stored(hardware, model, kv_dtype)
 
-    def soft_max(self, flops: ArrayLike, num_bytes: ArrayLike) -> Floats:
+    def stored(self, hardware: Hardware, model: Model, kv_dtype: str = "auto") -> Roofline:
+        """Return the same shapes and peaks with weights in the types of `model`, and KV in this one.
+
+        Integer weights meet 16-bit activations at the 16-bit peak, whatever the GPU. So do fp8 weights on a
+        GPU without fp8 tensor cores (vLLM's Marlin kernels); on one with them activations are fp8 too, at
+        its peak.
+        """
+        found = self
+        if model.quantization is not None:
+            has_fp8 = model.quantization.startswith("fp8") and hardware.flops_fp8 is not None
+            faster = (hardware.flops_fp8 or 0.0) / hardware.flops if has_fp8 else 1.0
+            found = replace(
+                self,
+                weight_bytes=weight_bits(model.quantization) / 8,
+                head_bytes=self.weight_bytes,
+                layer_flops=self.flops * faster,
+            )
+        if kv_dtype == "auto":
+            return found
+        return replace(found, kv_bytes=model.kv_bytes_per_token(kv_dtype) / model.kv_bytes_per_token("fp8"))
+
+    def soft_max(self, flops: ArrayLike, num_bytes: ArrayLike, peak: float | None = None) -> Floats:
         """Return the seconds of one kernel that does these FLOPs and moves these bytes."""
         e = self.efficiency
-        compute = np.asarray(flops) / (e.compute * self.flops)
+        compute = np.asarray(flops) / (e.compute * (peak or self.layer_flops or self.flops))
         memory = np.asarray(num_bytes) / (e.bandwidth * self.bandwidth)
         p = e.sharpness
         seconds: Floats = e.gemm_overhead + (compute**p + memory**p) ** (1 / p)
         return seconds
 
     def gemm(self, m: ArrayLike, n: int, k: int) -> Floats:
-        """Return the seconds of C[m, n] = A[m, k] B[k, n], B being the weights."""
+        """Return the seconds of C[m, n] = A[m, k] B[k, n], B being the weights of a layer."""
         rows = np.asarray(m, dtype=np.float64)
         return self.soft_max(2 * rows * n * k, self.weight_bytes * n * k + 2 * rows * (n + k))
 
@@ -130,13 +153,16 @@ class Roofline:
     def head(self, rows: ArrayLike) -> Floats:
         """Return the seconds of the logits of this many sampled rows; no rows cost nothing."""
         sampled = np.asarray(rows, dtype=np.float64)
-        return np.where(sampled > 0, self.gemm(sampled, *self.model.head_gemm()), 0.0)
+        n, k = self.model.head_gemm()
+        width = self.weight_bytes if self.head_bytes is None else self.head_bytes
+        logits = self.soft_max(2 * sampled * n * k, width * n * k + 2 * sampled * (n + k), self.flops)
+        return np.where(sampled > 0, logits, 0.0)
 
     @property
     def kv_token_bytes(self) -> float:
         """Bytes of one token's keys and values in one layer."""
         model = self.model
-        return model.kv_bytes_per_token("int8") / model.num_layers * self.kv_bytes
+        return model.kv_bytes_per_token("fp8") / model.num_layers * self.kv_bytes
 
     def decode_attention(self, batch: ArrayLike, kv: ArrayLike) -> Floats:
         """Return the seconds of one layer's decode attention for sequences of `kv` tokens each."""
@@ -177,4 +203,7 @@ class Roofline:
 
     def scaled(self, flops: float, bandwidth: float) -> Roofline:
         """Return the same model on a GPU with this many times the peaks."""
-        return replace(self, flops=self.flops * flops, bandwidth=self.bandwidth * bandwidth)
+        layers = None if self.layer_flops is None else self.layer_flops * flops
+        return replace(
+            self, flops=self.flops * flops, bandwidth=self.bandwidth * bandwidth, layer_flops=layers
+        )

@@ -33,15 +33,17 @@ def fairness(
     has_slo: bool = True,
     end: float | None = None,
     method: str = "linear",
+    costs: Floats | None = None,
 ) -> dict[str, object]:
     """Return figures by tenant and by class, both empty if there is but one, and over all of them.
 
-    `good` says which of the measured requests meet their SLO, `end` (s) is when the run was cut off.
+    `good` says which of the measured requests meet their SLO, `end` (s) is when the run was cut off, `costs`
+    what each request cost, if that is known (metrics/cost).
     """
     waits = waited(requests, end)
     names, tenant = _numbered(requests.tenant)
     priorities, priority = np.unique(requests.priority, return_inverse=True)
-    figures = _Figures(requests, measured, good, waits, has_slo, method)
+    figures = _Figures(requests, measured, good, waits, has_slo, method, costs)
     return {
         "num_tenants": len(names),
         "tenants": figures.by(tenant, names),
@@ -110,9 +112,10 @@ class _Figures:
         waits: Floats,
         has_slo: bool,
         method: str,
+        costs: Floats | None,
     ) -> None:
         self.requests, self.measured, self.good, self.waits = requests, measured, good, waits
-        self.has_slo, self.method = has_slo, method
+        self.has_slo, self.method, self.costs = has_slo, method, costs
 
     def by(self, group: Ints, names: list[str]) -> dict[str, dict[str, object]]:
         """Return figures by name, request i being of names[group[i]]; nothing if there is but one group."""
@@ -120,6 +123,7 @@ class _Figures:
         if num < 2:
             return {}
         columns = self._counts(group, num) | self._latencies(group[self.measured.rows], num)
+        columns |= self._costs(group, num)
         most = np.sort(np.argsort(-np.bincount(group, minlength=num), kind="stable")[:MAX_GROUPS])
         rows = zip(*(column[most].tolist() for column in columns.values()), strict=True)
         return {
@@ -145,6 +149,16 @@ class _Figures:
             "request_goodput": met * per_second,
             "oldest_wait_s": oldest,
         }
+
+    def _costs(self, group: Ints, num: int) -> dict[str, Column]:
+        if self.costs is None:
+            return {}
+        rows = self.measured.rows
+        cost = np.bincount(group, weights=self.costs, minlength=num)
+        tokens = np.bincount(group[rows], weights=self.requests.num_output[rows], minlength=num)
+        share = cost / cost.sum() if cost.any() else np.full(num, np.nan)
+        per_million = _ratio(1e6 * cost, tokens.astype(np.int64))
+        return {"cost": cost, "cost_share": share, "cost_per_million_output_tokens": per_million}
 
     def _latencies(self, kept: Ints, num: int) -> dict[str, Column]:
         """Return latencies in ms; `kept` are the groups of the measured requests."""

@@ -11,7 +11,7 @@ def memory_notes(own: Mapping[str, Any]) -> list[str]:
     notes = []
     if own["num_preemptions"]:
         notes.append(f"{own['num_preemptions']:,} preemptions: {_lost(own)}")
-    if own["offloaded_tokens"] or own["fetched_tokens"]:
+    if "transfers" not in own and (own["offloaded_tokens"] or own["fetched_tokens"]):
         out, stall = own["offloaded_tokens"], own["offload_stall_s"]
         back, wait = own["fetched_tokens"], own["fetch_wait_s"]
         notes.append(

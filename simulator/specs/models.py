@@ -5,12 +5,12 @@ dense or mixture-of-experts layers, and layers that see only a sliding window. U
 everything is per rank, as Megatron-LM and vLLM cut it: heads, MLP widths and the vocabulary are split; KV
 heads are replicated once there are fewer of them than ranks; MLA's latent, norms and routers are whole on
 every rank.
-Left out: vision towers, multi-token-prediction heads, scales and zero points of quantised weights.
+Left out: vision towers, multi-token-prediction heads, scales of 8-bit weights (one a channel: 0.1 %).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.errors import ConfigError, suggest
 
@@ -24,6 +24,25 @@ DTYPE_BITS = {
     "int8": 8,
     "int4": 4,
 }
+
+QUANTIZATIONS = ("int8", "int4", "fp8")
+"""What `Model.quantized` takes: weights in 8 or 4 bits with 16-bit activations, or fp8 (latency/roofline)."""
+
+INT4_GROUP_BITS = 16 + 4
+INT4_GROUP = 128
+"""Weights that share a 16-bit scale and a 4-bit zero point: the usual group of AWQ and GPTQ checkpoints."""
+
+KV_SCALE_BYTES = 4
+"""One fp32 scale for each token, head, and of K and V: vLLM's `--kv-cache-dtype int8_per_token_head`."""
+
+
+def weight_bits(dtype: str) -> float:
+    """Return the bits of one weight of a linear layer, its share of a group's scale and zero point included.
+
+    >>> weight_bits("int8"), weight_bits("int4")
+    (8, 4.15625)
+    """
+    return dtype_bits(dtype) + (INT4_GROUP_BITS / INT4_GROUP if dtype == "int4" else 0)
 
 
 def dtype_bits(dtype: str) -> int:
@@ -107,6 +126,13 @@ class Model:
             )
         dtype_bits(self.dtype)
         dtype_bits(self.quantization or self.dtype)
+
+    def quantized(self, how: str) -> Model:
+        """Return the same model with its linear layers in another type; ConfigError for an unknown one."""
+        if how not in QUANTIZATIONS:
+            known = ", ".join(QUANTIZATIONS)
+            raise ConfigError(f"quantization {how[:60]!r} is not one of {known}{suggest(how, QUANTIZATIONS)}")
+        return replace(self, quantization=how)
 
     # ---- shapes ----
 
@@ -209,13 +235,15 @@ class Model:
         linear = (self.quantization or self.dtype) if dtype == "auto" else dtype
         other = linear if dtype != "auto" and dtype_bits(linear) >= 16 else self.dtype
         experts = self.moe.num_experts if self.moe else 0
-        bits = self._linear_params(tensor_parallel_size, experts) * dtype_bits(linear)
-        return (bits + self._other_params(tensor_parallel_size) * dtype_bits(other)) // 8
+        bits = self._linear_params(tensor_parallel_size, experts) * weight_bits(linear)
+        return int(bits + self._other_params(tensor_parallel_size) * dtype_bits(other)) // 8
 
     # ---- KV ----
 
     def kv_bytes_per_token(self, kv_dtype: str = "auto", tensor_parallel_size: int = 1) -> int:
         """Return the KV bytes that one token writes on one rank, over all layers (`auto`: the model's dtype).
+
+        An int8 cache has scales beside it (`KV_SCALE_BYTES`), an fp8 one none.
 
         >>> Model("llama-7b", 32, 4096, 32, 32, 128, 11008, 32000, 2048).kv_bytes_per_token()
         524288
@@ -225,7 +253,8 @@ class Model:
         if self.mla:
             numbers = self.mla.kv_lora_rank + self.mla.qk_rope_head_dim
         bits = dtype_bits(self.dtype if kv_dtype == "auto" else kv_dtype)
-        return self.num_layers * numbers * bits // 8
+        scales = 2 * kv_heads * KV_SCALE_BYTES if kv_dtype == "int8" and self.mla is None else 0
+        return self.num_layers * (numbers * bits // 8 + scales)
 
     def kv_bytes(self, tokens: int, kv_dtype: str = "auto", tensor_parallel_size: int = 1) -> int:
         """Return the KV bytes that a sequence of `tokens` keeps on one rank.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from simulator.config.cost import cost_per_million
+from simulator.config.cost import cost_per_million, price_per_hour
 from simulator.config.scenario import Scenario
 from simulator.experiments.capacity.crossing import crossing_of, mean_of, pseudo_values
 from simulator.experiments.capacity.knee import knee
@@ -14,6 +14,7 @@ from simulator.experiments.capacity.loads import Loads
 from simulator.experiments.capacity.point import Estimate, Point
 from simulator.experiments.capacity.search import Edge, first_edge
 from simulator.experiments.intervals import Interval, interval_of
+from simulator.experiments.jobs import Values
 
 FOUND, NONE, ALL = "found", "no rate meets", "every rate meets"
 
@@ -32,10 +33,10 @@ class Answer:
     binding: Mapping[str, object] | None = None
     pushed: float | None = None
 
-    def add(self, point: Point) -> None:
-        """Take in what was found at a rate."""
-        self.tested[point.rate] = point
-        self.met[point.rate] = point.margin(self.target, self.tolerance) >= 0
+    def add(self, rate: float, values: tuple[Values, ...]) -> None:
+        """Take in what was found at a rate, a replication each."""
+        self.tested[rate] = Point(rate, values)
+        self.met[rate] = self.tested[rate].margin(self.target, self.tolerance) >= 0
 
     @cached_property
     def points(self) -> list[Point]:
@@ -114,17 +115,7 @@ class Answer:
 
     def cost(self, point: Point) -> Estimate | None:
         """Return the price of a million output tokens at a rate; None without a price."""
-        each = point.of("duration", "output_tokens")
-        if each is None:
-            return None
-        prices = [self._price(seconds) for seconds in each]
-        return None if prices[0] is None else Estimate(prices[0], *prices[1:])
-
-    def _price(self, seconds_per_token: float | None) -> float | None:
-        if seconds_per_token is None:
-            return None
-        speed = 1.0 / max(seconds_per_token, 1e-12)  # an interval may reach below 0
-        return cost_per_million(self.loads.base, {"output_throughput": speed})
+        return cost_of(point, self.loads.base)
 
     @property
     def scenario(self) -> Scenario | None:
@@ -133,15 +124,18 @@ class Answer:
 
     def why(self, point: Point) -> str:
         """Say which limits are missed most at a rate, or that the queue grows."""
-        shares = {name: point.of(f"within_{name}", "injected") for name in self._limits(point)}
-        if point.grows and point.growth > self.tolerance and point.attainment.value >= self.target:
-            return f"the queue grows by {100 * point.growth:.1f} % of what arrives"
-        parts = [
-            f"{name.upper().replace('E2EL', 'E2E')} within its limit for {100 * share.value:.2f} %"
-            for name, share in sorted(shares.items(), key=lambda each: each[1].value if each[1] else 1.0)
-            if share is not None and share.value < 1.0
-        ]
-        return " and ".join(parts) or "requests were rejected or given up"
+        return point.why(self.target, self.tolerance)
 
-    def _limits(self, point: Point) -> Sequence[str]:
-        return [k.removeprefix("within_") for k in point.values[0] if k.startswith("within_")]
+
+def cost_of(point: Point, scenario: Scenario) -> Estimate | None:
+    """Return what a million output tokens cost on the scenario's GPUs; None without a price or tokens."""
+    each = point.of("duration", "output_tokens")
+    if each is None or price_per_hour(scenario) is None:
+        return None
+    value, low, high = (None if seconds is None else _price(scenario, seconds) for seconds in each)
+    return None if value is None else Estimate(value, low, high)
+
+
+def _price(scenario: Scenario, seconds_per_token: float) -> float | None:
+    speed = 1.0 / max(seconds_per_token, 1e-12)  # an interval may reach below 0
+    return cost_per_million(scenario, {"output_throughput": speed})

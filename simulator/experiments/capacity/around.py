@@ -22,7 +22,7 @@ DRAWN_STEP = 1.1
 def draw_errors(found: Found, server: Server) -> None:
     """Repeat the searches under draws of the models' errors, and keep the capacities."""
     few = min(DRAWN_REPLICATIONS, found.num_replications)
-    searches: dict[str, list[Search]] = {}
+    searches: dict[str, list[tuple[Answer, Search]]] = {}
     for name, answer in found.answers.items():
         if answer.outcome != FOUND or answer.rate is None:
             continue
@@ -31,13 +31,14 @@ def draw_errors(found: Found, server: Server) -> None:
         for deviates in draw_kinds(answer.loads.base, machine, found.num_draws, found.base.seed):
             again = Answer(name, answer.loads, found.target, found.tolerance)
             asks = search(again.met, answer.rate, found.tolerance, step=DRAWN_STEP, curve=False)
-            searches[name].append(Search(again, asks, few, found.policies[name], machine, deviates))
-    server.serve([each for several in searches.values() for each in several])
+            drawn_search = Search(again, asks, few, found.policies[name], machine, deviates)
+            searches[name].append((again, drawn_search))
+    server.serve([each for several in searches.values() for _, each in several])
     for name, several in searches.items():
         answer = found.answers[name]
         points = [Point(point.rate, point.values[:few]) for point in answer.points]
         plain = crossing_of(points, found.target, found.tolerance)
-        drawn = [crossing_of(each.answer.points, found.target, found.tolerance) for each in several]
+        drawn = [crossing_of(each.points, found.target, found.tolerance) for each, _ in several]
         answer.drawn = [(answer.rate or 0.0) * each / plain for each in drawn]
 
 

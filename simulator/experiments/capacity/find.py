@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simulator.config.build import NO_POLICIES, Policies, build_machine
+from simulator.config.build import NO_POLICIES, Machine, Policies, build_machine
 from simulator.config.scenario import Scenario
 from simulator.config.tenants import tenant_limits
 from simulator.errors import ConfigError
@@ -19,6 +19,7 @@ from simulator.experiments.capacity.around import draw_errors, find_binding
 from simulator.experiments.capacity.found import Found
 from simulator.experiments.capacity.length import longer, unseen_overload, wanted_requests
 from simulator.experiments.capacity.loads import Loads
+from simulator.experiments.capacity.point import TOLERANCE
 from simulator.experiments.capacity.search import search
 from simulator.experiments.capacity.server import Search, Server
 from simulator.experiments.jobs import Progress
@@ -35,6 +36,12 @@ SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 0.001, 0.5
 LARGEST_RATE = 1e6
 """Requests per second, or sessions; no server takes so many, and far beyond floats overflow."""
 MOST_REPLICATIONS = 10_000
+SEEDS_DIFFER = {"seed": "every replication has a seed of its own"}
+SET_BY_SEARCH = dict.fromkeys(
+    ("workload.arrivals.rate", "workload.rate_scale"),
+    "the rate is what is searched; --max-gpus N counts GPUs at given rates",
+)
+"""Keys that no candidate may change, and why."""
 
 
 def find_capacity(
@@ -43,7 +50,7 @@ def find_capacity(
     *,
     attainment: float | None = None,
     rates: tuple[float, float] | None = None,
-    tolerance: float = 0.02,
+    tolerance: float = TOLERANCE,
     replications: int | None = None,
     n_model_draws: int = 0,
     policies: Policies = NO_POLICIES,
@@ -55,7 +62,9 @@ def find_capacity(
     `attainment` None is the scenario's. `rates` bounds the search. `workers` are processes, None as many as
     pay; the result does not depend on them. ConfigError says what cannot be used.
     """
-    _check(scenario, attainment, rates, tolerance, replications, n_model_draws)
+    check_asked(attainment, replications, n_model_draws)
+    _check(rates, tolerance)
+    refuse_keys(candidates, SET_BY_SEARCH | SEEDS_DIFFER)
     notes = []
     if scenario.run.horizon_s is not None:
         notes.append("run.horizon_s is left out: every request is served to its end, at any rate")
@@ -84,11 +93,7 @@ def find_capacity(
 
 def _enter(found: Found, name: str, scenario: Scenario, policies: Policies) -> None:
     """Add a candidate; ConfigError if it has no capacity that could be looked for."""
-    if not _has_slo(scenario):
-        raise ConfigError(_NO_SLO)
-    machine = build_machine(scenario)
-    if found.num_draws:
-        check_drawable(machine)  # refused before anything runs
+    machine = judged_machine(scenario, found.num_draws)
     loads = Loads(scenario, machine.max_model_len, found.replications, found.num_replications)
     found.answers[name] = Answer(name, loads, found.target, found.tolerance)
     found.policies[name], found.machines[name] = policies.reading(scenario), machine
@@ -113,23 +118,19 @@ def _length_notes(asked: Scenario, found: Found) -> list[str]:
     return notes
 
 
-_NO_SLO = "capacity: the scenario has no SLO, so every rate meets it; give one, such as --slo ttft:500"
+def judged_machine(scenario: Scenario, num_draws: int) -> Machine:
+    """Return what a candidate runs on; ConfigError without an SLO, or if errors cannot be drawn."""
+    if not (scenario.slo.seconds() or any(tenant_limits(scenario).values())):
+        raise ConfigError(
+            "capacity: the scenario has no SLO, so every load meets it; give one, such as --slo ttft:500"
+        )
+    machine = build_machine(scenario)
+    if num_draws:
+        check_drawable(machine)  # refused before anything runs
+    return machine
 
 
-def _has_slo(scenario: Scenario) -> bool:
-    return bool(scenario.slo.seconds()) or any(tenant_limits(scenario).values())
-
-
-def _check(
-    scenario: Scenario,
-    attainment: float | None,
-    rates: tuple[float, float] | None,
-    tolerance: float,
-    replications: int | None,
-    n_model_draws: int,
-) -> None:
-    if attainment is not None and not 0 < attainment <= 1:
-        raise ConfigError(f"--attainment: must be a share above 0 and at most 1, got {attainment:g}")
+def _check(rates: tuple[float, float] | None, tolerance: float) -> None:
     if not SMALLEST_TOLERANCE <= tolerance <= LARGEST_TOLERANCE:
         raise ConfigError(
             f"--tolerance: must be {SMALLEST_TOLERANCE:g} to {LARGEST_TOLERANCE:g}, got {tolerance:g}"
@@ -139,9 +140,24 @@ def _check(
             f"--rates: must be LOW:HIGH with 0 < LOW < HIGH <= {LARGEST_RATE:g}, "
             f"got {rates[0]:g}:{rates[1]:g}"
         )
+
+
+def check_asked(attainment: float | None, replications: int | None, n_model_draws: int) -> None:
+    """Refuse what no search for capacity can use."""
+    if attainment is not None and not 0 < attainment <= 1:
+        raise ConfigError(f"--attainment: must be a share above 0 and at most 1, got {attainment:g}")
     if replications is not None and not 1 <= replications <= MOST_REPLICATIONS:
         raise ConfigError(f"--replications: must be 1 to {MOST_REPLICATIONS:,}, got {replications}")
     checked_draws(n_model_draws)
+
+
+def refuse_keys(candidates: Mapping[str, Candidate] | None, why: Mapping[str, str]) -> None:
+    """Refuse candidates that change a key which the search sets by itself; `why` says it by key."""
+    for candidate in (candidates or {}).values():
+        keys = candidate if isinstance(candidate, Mapping) else {}
+        for key in why:
+            if key in keys:
+                raise ConfigError(f"capacity: {key} cannot be varied: {why[key]}")
 
 
 def _plain_search(found: Found, name: str) -> Search:

@@ -24,7 +24,7 @@ MEASURED = ("ttft", "tpot")
 
 
 def measure(run: Run) -> Values:
-    """Return counts, spans (s) and percentiles (ms) of a run; what has no value is absent."""
+    """Return counts, spans and the mean stay (s), percentiles (ms); what has no value is absent."""
     requests = run.requests
     kept = latencies(requests, run.scenario.run.warmup)
     slo = slo_of(run.scenario, requests.tenant)
@@ -40,6 +40,7 @@ def measure(run: Run) -> Values:
         "duration": kept.window[1] - kept.window[0],
         "output_tokens": float(requests.num_output[kept.rows].sum()),
         "num_steps": len(run.steps),
+        "stay": _mean(kept.e2el),
     }
     for name in SLOS:
         if name in slo:
@@ -77,10 +78,16 @@ def growth(requests: RequestTable) -> float:
     """Return by how much the queue grew over the second half, as a share of the requests sent in it."""
     when = sent(requests)
     num, middle = len(requests), len(requests) // 2
-    if num - middle < 2:
+    if num - middle < 2 or when.wanted[-1] <= when.wanted[middle]:  # nothing is sent after the middle
         return 0.0
     ends = [int((when.left[: row + 1] > when.wanted[row]).sum()) for row in (middle, num - 1)]
     return (ends[1] - ends[0]) / (num - 1 - middle)
+
+
+def _mean(values: np.ndarray) -> float:
+    """Return the mean of what is no NaN; 0 of nothing."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else 0.0
 
 
 def _dropped(run: Run) -> int:

@@ -18,6 +18,8 @@ from simulator.experiments.jobs import Values
 
 LEVEL = 0.95
 """Confidence of every interval over replications."""
+TOLERANCE = 0.02
+"""Share of what arrives that may be left waiting, and how closely a rate is found, where nobody says."""
 GROWS_LEVEL = 0.90
 """Two-sided: a queue grows if the mean growth is above 0 with 95 %."""
 
@@ -104,6 +106,19 @@ class Point:
         """Whether that is more than chance."""
         found = ratio([v["growth"] for v in self.values], [1.0] * len(self.values), GROWS_LEVEL)
         return found is not None and (found.value if found.low is None else found.low) > 0
+
+    def why(self, target: float, tolerance: float) -> str:
+        """Say which limits are missed most, or that the queue grows."""
+        if self.grows and self.growth > tolerance and self.attainment.value >= target:
+            return f"the queue grows by {100 * self.growth:.1f} % of what arrives"
+        limits = [key for key in self.values[0] if key.startswith("within_")]
+        shares = {key.removeprefix("within_").upper(): self.of(key, "injected") for key in limits}
+        parts = [
+            f"{name.replace('E2EL', 'E2E')} within its limit for {100 * share.value:.2f} %"
+            for name, share in sorted(shares.items(), key=lambda each: each[1].value if each[1] else 1.0)
+            if share is not None and share.value < 1.0
+        ]
+        return " and ".join(parts) or "requests were rejected or given up"
 
     def margin(self, target: float, tolerance: float, without: int | None = None) -> float:
         """Return how far this rate is from missing, < 0 if it does; perhaps without a replication.

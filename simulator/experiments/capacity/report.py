@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from simulator.config.build import profile_path
-from simulator.errors import InputError
 from simulator.experiments.capacity.answer import Answer
+from simulator.experiments.capacity.folder import Won, write_capacity
 from simulator.experiments.capacity.found import Found
 from simulator.experiments.capacity.knee import METHOD
 from simulator.experiments.capacity.plots import CAPACITY_PLOTS
@@ -34,8 +34,7 @@ from simulator.experiments.report_page import (
     page_html,
     table_html,
 )
-from simulator.experiments.run_folder import default_folder, refuse_run
-from simulator.experiments.scenario_folder import write_scenario
+from simulator.experiments.run_folder import default_folder
 
 TITLES = {
     "goodput": "Attainment and goodput",
@@ -160,14 +159,17 @@ def capacity_html(found: Found) -> str:
         for name in shown
     ]
     if several:
-        sections.insert(0, Section("candidates", "Candidates", _table(candidate_cells(found))))
-    tables = "".join(_table(rate_cells(each), each.name if several else "") for each in answers)
+        sections.insert(0, Section("candidates", "Candidates", numbers_table(candidate_cells(found))))
+    tables = "".join(numbers_table(rate_cells(each), each.name if several else "") for each in answers)
     sections.append(Section("rates", "Rates tested", tables))
-    footer = f"servetwin {version('servetwin')}, seed {found.base.seed}; {slo_words(found)}"
+    footer = (
+        f"servetwin {version('servetwin')}, seed {found.base.seed}; {slo_words(found.base, found.target)}"
+    )
     return page_html(title, lead, sections, footer)
 
 
-def _table(cells: tuple[list[str], list[list[str]]], caption: str = "") -> str:
+def numbers_table(cells: tuple[list[str], list[list[str]]], caption: str = "") -> str:
+    """Return a table as HTML whose columns are numbers, but for the first and verdicts."""
     titles, rows = cells
     words = {0} | {i for i, title in enumerate(titles) if title in ("SLO", "verdict")}
     body = [[c if i in words else Number(c) for i, c in enumerate(row)] for row in rows]
@@ -179,23 +181,10 @@ def save_capacity(found: Found, folder: Path, *, report: bool = True) -> list[Pa
 
     `winner/` is the winning scenario at its capacity; there is none if no rate meets.
     """
-    refuse_run(folder)
-    files = [] if found.winner is None else list(found.policies[found.winner].files)
-    for file in files:
-        file.must_be_writable()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        contents = {"capacity.json": capacity_text(found)}
-        if report:
-            contents["report.html"] = capacity_html(found)
-        for name, content in contents.items():
-            (folder / name).write_text(content, encoding="utf-8", newline="\n")
-        written = [folder / name for name in contents]
-        (folder / "winner" / "scenario.yaml").unlink(missing_ok=True)
-        if found.winner is not None and (scenario := found.answers[found.winner].scenario) is not None:
-            (folder / "winner").mkdir(exist_ok=True)
-            profile = profile_path(scenario, found.machines[found.winner])
-            written.append(write_scenario(scenario, folder / "winner", files=files, profile=profile))
-    except OSError as error:
-        raise InputError(f"cannot write {error.filename or folder}: {error.strerror}") from None
-    return written
+    page = partial(capacity_html, found) if report else None
+    winner = found.winner
+    scenario = None if winner is None else found.answers[winner].scenario
+    if winner is None or scenario is None:
+        return write_capacity(folder, capacity_text(found), page)
+    won = Won(scenario, found.policies[winner], found.machines[winner])
+    return write_capacity(folder, capacity_text(found), page, won)

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from simulator.config.build import Machine, Policies
-from simulator.experiments.capacity.answer import Answer
+from simulator.config.scenario import Scenario
 from simulator.experiments.capacity.measure import measure
-from simulator.experiments.capacity.point import Point
 from simulator.experiments.capacity.search import CURVE, DOUBLINGS
-from simulator.experiments.jobs import FEW_STEPS, Deviates, Job, Progress, serve_all
+from simulator.experiments.jobs import FEW_STEPS, Deviates, Job, Progress, Values, serve_all
+from simulator.workload.workload import Workload
+
+
+class Asked(Protocol):
+    """What is searched, at a rate or, where GPUs are counted, with a number of replicas."""
+
+    def replica(self, rate: float, index: int) -> Scenario: ...
+
+    def workload(self, rate: float, index: int) -> Workload: ...
+
+
+class Answering(Protocol):
+    """Who takes in what was found."""
+
+    @property
+    def loads(self) -> Asked: ...
+
+    def add(self, rate: float, values: tuple[Values, ...]) -> None: ...
 
 
 @dataclass
 class Search:
     """A search under way: of a candidate as it is, or under a draw of its model's error.
 
-    `asks` yields the rates to test, on the first `num` replications.
+    `asks` yields the rates (or numbers of replicas) to test, on the first `num` replications.
     """
 
-    answer: Answer
-    asks: Iterator[list[float]]
+    answer: Answering
+    asks: Iterator[Sequence[float]]
     num: int
     policies: Policies
     machine: Machine
@@ -53,7 +71,7 @@ class Server:
             jobs = [job for each, rate in wanted for job in each.jobs(rate)]
             values = iter(self._serve(jobs, max(guess, self.done + len(jobs))))
             for each, rate in wanted:
-                each.answer.add(Point(rate, tuple(next(values) for _ in range(each.num))))
+                each.answer.add(rate, tuple(next(values) for _ in range(each.num)))
             searches = [each for each, _ in asked]
 
     def _serve(self, jobs: list[Job], total: int) -> list[dict[str, float]]:

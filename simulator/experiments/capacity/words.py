@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simulator.config.scenario import Scenario
 from simulator.config.tenants import tenant_limits
 from simulator.experiments.capacity.answer import ALL, NONE, Answer
 from simulator.experiments.capacity.found import Found
@@ -13,25 +14,25 @@ Cells = tuple[list[str], list[list[str]]]
 MOST_ODD = 4  # rates that a sentence lists
 
 
-def slo_words(found: Found) -> str:
+def slo_words(base: Scenario, target: float) -> str:
     """Name the SLO and the attainment."""
     names = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
-    limits = [f"{names[k]} <= {1e3 * v:g} ms" for k, v in found.base.slo.seconds().items()]
-    if any(tenant_limits(found.base).values()):
+    limits = [f"{names[k]} <= {1e3 * v:g} ms" for k, v in base.slo.seconds().items()]
+    if any(tenant_limits(base).values()):
         limits.append("their tenant's limits")
-    return f"{', '.join(limits) or 'their own SLO'} for {100 * found.target:g} % of the requests"
+    return f"{', '.join(limits) or 'their own SLO'} for {100 * target:g} % of the requests"
 
 
 def headline(found: Found, answer: Answer) -> str:
     """Say in one sentence what a candidate's capacity is."""
-    unit = answer.loads.unit
+    unit, slo = answer.loads.unit, slo_words(found.base, found.target)
     who = "" if len(found.answers) == 1 else f"{answer.name}: "
     if answer.outcome == NONE:
-        return f"{who}No rate tested meets {slo_words(found)}. {no_rate(answer)}"
+        return f"{who}No rate tested meets {slo}. {no_rate(answer)}"
     rate = f"{answer.rate:.4g} {unit}"
     if answer.outcome == ALL:
-        return f"{who}At least {rate}, the highest rate tested: every rate tested meets {slo_words(found)}."
-    return f"{who}{rate} {sure(answer)}within {slo_words(found)}."
+        return f"{who}At least {rate}, the highest rate tested: every rate tested meets {slo}."
+    return f"{who}{rate} {sure(answer)}within {slo}."
 
 
 def sure(answer: Answer) -> str:
@@ -48,12 +49,17 @@ def no_rate(answer: Answer) -> str:
     """Say why no rate meets, from the lowest rate tested."""
     lowest = answer.points[0]
     why = f"At {lowest.rate:.4g} {answer.loads.unit} {answer.why(lowest)}"
+    return f"{why}{least_words(lowest)}."
+
+
+def least_words(point: Point) -> str:
+    """Name the least latencies of a point: what no load is needed for."""
     least = [
         f"the least {name.upper()} is {found.value:,.0f} ms"
         for name in ("ttft", "tpot")
-        if (found := lowest.mean(f"{name}_least")) is not None
+        if (found := point.mean(f"{name}_least")) is not None
     ]
-    return f"{why}; {' and '.join(least)}." if least else f"{why}."
+    return f"; {' and '.join(least)}" if least else ""
 
 
 def details(answer: Answer) -> list[str]:

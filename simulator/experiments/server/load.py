@@ -65,6 +65,7 @@ SIMULATION_ONLY = {
     "seed": "of what is drawn, which is in the load file",
     "hardware.gpu": "the machine to run on; printed above the command",
     "hardware.price_per_gpu_hour": "a price",
+    "model.accuracy": "the user's own score",
     "latency.kind": "of the model of a GPU",
     "latency.profile": "of the model of a GPU",
     "latency.coefficients": "of the model of a GPU",

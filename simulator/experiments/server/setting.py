@@ -24,6 +24,12 @@ class Setting(NamedTuple):
     lacks: str = ""
 
 
+CHECKPOINTS = {
+    "int8": "serve a checkpoint with 8-bit weights and 16-bit activations (GPTQ, or W8A16)",
+    "int4": "serve a checkpoint with 4-bit weights in groups of 128 (AWQ, GPTQ, or W4A16)",
+}
+"""What to serve in place of a flag: servers read these types from the checkpoint."""
+
 Rule = Callable[[Scenario, Machine], Setting]
 SAME = Setting()  # the server's own default
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from simulator.config.build import Machine
 from simulator.config.scenario import Scenario
 from simulator.experiments.server.setting import (
+    CHECKPOINTS,
     SAME,
     Rule,
     Setting,
@@ -117,6 +118,16 @@ def _kv_dtype(scenario: Scenario, machine: Machine) -> Setting:
     return SAME if value == "auto" else Setting(lacks="SGLang has no int8 KV cache; the nearest is fp8_e4m3")
 
 
+def _quantization(scenario: Scenario, machine: Machine) -> Setting:
+    how = scenario.model.quantization
+    if how == "fp8":
+        return Setting(
+            ("--quantization", "fp8"),
+            "SGLang rounds 16-bit weights as it loads them; leave the flag out for a checkpoint in FP8",
+        )
+    return SAME if how is None else Setting(lacks=f"{CHECKPOINTS[how]}; SGLang finds its method")
+
+
 def _prefix_caching(scenario: Scenario, machine: Machine) -> Setting:
     return SAME if scenario.kv.enable_prefix_caching else Setting(("--disable-radix-cache",))
 
@@ -221,9 +232,7 @@ def _experts(scenario: Scenario, machine: Machine) -> Setting:
 SGLANG: dict[str, Rule] = {
     "model.name": lambda scenario, machine: Setting(("--model-path", model_id(scenario.model.name)[0])),
     "model.dtype": _dtype,
-    "model.quantization": _none(
-        "model", "quantization", None, "serve a checkpoint with 8-bit weights; SGLang finds its method"
-    ),
+    "model.quantization": _quantization,
     "model.max_model_len": lambda _, machine: Setting(("--context-length", str(machine.max_model_len))),
     "parallel.tensor_parallel_size": _gpus,
     "parallel.pipeline_parallel_size": _stages,

@@ -10,6 +10,7 @@ import json
 from simulator.config.build import Machine
 from simulator.config.scenario import Scenario
 from simulator.experiments.server.setting import (
+    CHECKPOINTS,
     SAME,
     Rule,
     Setting,
@@ -150,11 +151,14 @@ def _cluster(scenario: Scenario, machine: Machine) -> Setting:
 
 
 def _quantization(scenario: Scenario, machine: Machine) -> Setting:
-    if scenario.model.quantization is None:
-        return SAME
-    return Setting(
-        lacks="serve a checkpoint with 8-bit weights and 16-bit activations; vLLM finds its method"
-    )
+    how = scenario.model.quantization
+    if how == "fp8":
+        return Setting(
+            ("--quantization", "fp8"),
+            "vLLM rounds 16-bit weights as it loads them; leave the flag out for a checkpoint in FP8"
+            + ("" if machine.hardware.flops_fp8 else ", on this GPU as weight-only (Marlin)"),
+        )
+    return SAME if how is None else Setting(lacks=f"{CHECKPOINTS[how]}; vLLM finds its method")
 
 
 def _preemption(scenario: Scenario, machine: Machine) -> Setting:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulator.config.axes import AXES, split_objects
-from simulator.config.build import NO_POLICIES, Policies, build_scheduler, profile_path
+from simulator.config.build import NO_POLICIES, Policies, profile_path
+from simulator.config.build_scheduler import build_scheduler
 from simulator.config.build_workload import build_workload
 from simulator.config.loading import absolute_paths
 from simulator.config.policies import PolicyFile, files_named, is_file_policy, suspects

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulator.experiments.metric_cells import COLUMNS, cell
+from simulator.experiments.metric_cells import ACCURACY, COLUMNS, cell
 from simulator.experiments.tournament.paired import LEVEL, SHARES, Difference, t_interval
 from simulator.experiments.tournament.rounds import ALL, SETTLED
 from simulator.experiments.tournament.standing import Standing
@@ -71,8 +71,10 @@ def _factor(standing: Standing, name: str) -> str:
 
 def mean_cells(standing: Standing) -> tuple[list[str], list[list[str]]]:
     """Return the means over replications of the metrics that matter, a row a candidate."""
-    rows = [[name, *(cell(key, standing.mean(name, key)) for key in COLUMNS)] for name in standing.names]
-    return ["mean over replications", *COLUMNS.values()], rows
+    scored = any(standing.mean(name, ACCURACY) is not None for name in standing.names)
+    columns = COLUMNS | ({ACCURACY: ACCURACY} if scored else {})
+    rows = [[name, *(cell(key, standing.mean(name, key)) for key in columns)] for name in standing.names]
+    return ["mean over replications", *columns.values()], rows
 
 
 def text(standing: Standing, outcome: str) -> str:

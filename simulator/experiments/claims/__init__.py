@@ -1,0 +1,1 @@
+"""Claims about serving, each judged by numbers that the simulator computes."""
