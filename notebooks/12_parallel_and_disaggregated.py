@@ -3,7 +3,7 @@
 #
 # **Goal.** Say what to do with four GPUs. Four servers behind a router, and which router? One server whose
 # model is cut into four, and in which direction? Or some that compute prompts and others that decode? And
-# know, for each of them, the load at which the answer turns around.
+# know, for each of them, when the answer turns around.
 #
 # One idea: **what is shared can be waited for, and what is split can be unevenly full.** Every section
 # below is about where one of the two begins to cost.
@@ -163,9 +163,9 @@ stale["least_outstanding", 10].plot("replicas")
 
 # %% [markdown]
 # A herd. Whoever was emptiest when the signals came gets *every* request until the next ones, 280 of them,
-# while the others run dry. `power_of_two` was invented for this: it looks, but no two requests look at the
-# same pair, so it gets worse slowly. The usual remedy is that the router counts what it sends itself, which
-# is exercise 1. (Without a delay, the default, counts here are of this moment.)
+# while the others run dry. `power_of_two` looks too, but one request seldom looks at the same pair as the
+# next, so it gets worse slowly. The usual remedy is that the router counts what it sends itself, which is
+# exercise 1. (Without a delay, the default, counts here are of this moment.)
 #
 # ## Sessions
 #
@@ -192,8 +192,8 @@ sessions.round(1)
 # of 12. The servers are not slow, they do the same work 16 times.
 #
 # `session_affinity` hashes a session's name to a replica, which needs no memory at all. But a hash knows no
-# load. It puts a session where there are three already, whose histories together do not fit into memory, and
-# then hits fall for all of them. `prefix_affinity` remembers which prefix it sent where, sends new ones to
+# load. Where it puts more sessions than memory can hold, hits fall for all of them: on some replicas the
+# memory is full to the last block. `prefix_affinity` remembers which prefix it sent where, sends new ones to
 # the shortest queue, and gives up a prefix if its replica has far more to do than others.
 
 # %%
@@ -381,7 +381,7 @@ figure.update_yaxes(type="log", tickvals=[0.1, 1, 10, 100])
 #   median gap is still the shorter one.
 # - **If the model fits on one GPU, four replicas need no link at all.** Over PCIe they are best in
 #   everything but the gap of TP2 x PP2 (13.3 against 14.2 ms) and the P99 of TTFT, and when all is full they
-#   carry 18 requests a second. What TP4 buys with its NVLink is latency: half the TTFT, half the gap.
+#   carry 18 requests a second. What TP4 buys with its NVLink is latency: half the median TTFT, half the gap.
 #
 # Beyond chance? Three replications, P99 of ITL over NVLink:
 
@@ -447,8 +447,9 @@ moved.round(1)
 
 # %% [markdown]
 # 118 GB for 1,000 prompts are 118 MB each, at 131,072 bytes a token. 16 a second for two decode replicas are
-# 0.95 GB/s each. With 1 GB/s the link is a queue at a load of 95 %, and this time it has one seat: 17 s on
-# average. With 3 GB/s it is 78 ms, of which the bytes alone are half, and with 50 GB/s it is 3.
+# 0.95 GB/s each. With 1 GB/s that is a load of 95 % if both ends are always busy, which they are not: a
+# transfer needs its sender and its receiver at one time. So transfers pile up, 17 s on average. With 3 GB/s
+# it is 78 ms, of which the bytes alone are half, and with 50 GB/s it is 3.
 #
 # Is two and two better than chunks, beyond chance? P99 of TPOT in ms:
 
@@ -459,9 +460,9 @@ better = compare(base, candidates, metric="p99_tpot_ms", replications=3)
 better.frame[VERDICT].round(1)
 
 # %% [markdown]
-# A win in the metric that disaggregation is about. In TTFT and in throughput it is none, and with a TPOT
-# limit of 50 ms four chunked replicas carry a quarter more chat: `docs/disaggregation.md` has goodput for
-# both limits, and the bandwidth at which the two are equal, with intervals.
+# A win in the metric that disaggregation is about. In throughput it is none: with a TPOT limit of 50 ms four
+# chunked replicas carry a quarter more chat than two and two. `docs/disaggregation.md` has goodput for both
+# limits, and the bandwidth at which the two are equal, with intervals.
 #
 # Short answers are another matter. Code completion has 29 tokens an answer, so the second token's gap is a
 # good part of it. 8 requests a second, three prefill and one decode replica:
@@ -488,11 +489,10 @@ coded.astype(float).round(1)
 #
 # 1. Seats pool. With hundreds of them, queues hardly matter, and any router that keeps counts even is good,
 #    unless its counts are old: then it makes a herd.
-# 2. Where requests have a past, go where it is. Nothing else in this notebook is worth 68 points.
+# 2. Where requests have a past, go where it is. For the agents that was worth 68 points.
 # 3. A replica that dies costs its share and a second try. One that comes back, or starts late, is no help at
 #    once.
-# 4. TP buys latency with a fast link, PP is for slow ones or for models that do not fit, replicas for
-#    throughput.
+# 4. TP buys latency if the link is fast, PP a first token if it is slow, replicas throughput.
 # 5. Disaggregation buys even gaps. It needs a split that fits the load, and a link that carries its bytes at
 #    far less than full load.
 #
@@ -500,8 +500,7 @@ coded.astype(float).round(1)
 # rates with a latency, and a router takes no time. The agents' histories are longer than anything that was
 # timed: 92 % of the steps of `fleet-a100` lie outside the measured range; `docs/limits.md` says what that
 # leaves out and whom it favours, and `docs/cluster.md` has every key used here. Tables without an interval
-# are one run each. Where they are read closely the differences are far larger than those between seeds,
-# except where the text says otherwise.
+# are one run each: before you rely on a small difference in one, give it other seeds and a verdict.
 #
 # ## Exercises
 #

@@ -430,7 +430,7 @@ QUOTES: dict[str, list[str]] = {
         "a transfer takes {coded.transfer.iloc[2]:.0f} ms on average",
         "{coded['median TTFT'].iloc[4]:.0f} instead of {coded['median TTFT'].iloc[2]:.0f} ms in the median",
         "P99 of ITL falls to {coded['P99 ITL'].iloc[4]:.1f}",
-        "is worth {sessions.iloc[2, 5] - sessions.iloc[0, 5]:.0f} points",
+        "was worth {sessions.iloc[2, 5] - sessions.iloc[0, 5]:.0f} points",
         "{100 * fleet['prefix_affinity'].summary['servetwin']['extrapolated_share']:.0f} % of the steps of "
         "fleet-a100",
     ],
@@ -673,6 +673,8 @@ CLAIMS: dict[str, list[str]] = {
         "attained['least_outstanding', 10] < 1 and attained['round_robin'].nunique() == 1",
         "list(attained['power_of_two'].iloc[1:]) == sorted(attained['power_of_two'].iloc[1:], reverse=True)",
         "stale['least_outstanding', 10].steps[['num_running', 'num_waiting']].sum(axis=1).max() > 250",
+        "max(each['kv_usage_peak'] for each in fleet['session_affinity'].summary['servetwin']['replicas']) "
+        "> 0.999",
         "(own['busiest / mean', 'our own'] < own['busiest / mean', 'prefix_affinity']).all()",
         "sum(gained['busiest / mean']) < 0",
         "own['within SLO (%)'].diff(axis=1).iloc[:, 1].between(-8.5, -0.5).all()",
