@@ -30,11 +30,12 @@ FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SOURCES = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 BOOKS = [source.stem for source in SOURCES]
 _numbers = itertools.count(1)
-STUDIES = ("02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "13", "14")  # many runs each
+STUDIES = ("02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13", "14")  # many runs each
 ON_AN_ENGINE = ("08",)
 WITH_A_SEARCH = ("11",)
 MEASURED = "# Measured: other numbers in every run."
-WITH_LONG_CODE = ("07_your_own_policy", "08_two_clocks")  # policies and loops are what these are about
+WITH_LONG_CODE = ("07_your_own_policy", "08_two_clocks", "12_parallel_and_disaggregated")
+"""Policies and loops are what these are about."""
 
 
 def marks(book: str) -> list[pytest.MarkDecorator]:
@@ -381,6 +382,58 @@ QUOTES: dict[str, list[str]] = {
         "{ {10: 'Ten'}[(members == 5).sum()]} points are always on it, "
         "{ {10: 'ten'}[24 - len(members)]} never, and { {4: 'four'}[(members < 5).sum()]} come and go",
     ],
+    "12_parallel_and_disaggregated": [
+        "{waits.iloc[0, 0]:.2f} ± {waits.iloc[0, 1]:.2f} s against {erlang_c(1, LOAD):.2f}, and "
+        "{waits.iloc[4, 0]:.2f} against {erlang_c(4, LOAD):.2f}",
+        "a request waits {pooled.iloc[4, 0]:.2f} service times in a queue of its own",
+        "Random costs {100 * routed.frame.difference['random'] / routed.frame['mean'].iloc[0]:.0f} %",
+        "{attained['least_outstanding', 1]:.0f} % instead of {attained['least_outstanding', 0]:.0f} % meet",
+        "Random keeps its {attained['random', 10]:.0f} %",
+        "{sessions.iloc[0, 5]:.0f} % within the SLO with the shortest queue, "
+        "{sessions.iloc[2, 5]:.0f} % with prefix_affinity",
+        "in {sessions.iloc[0, 0]:.0f} % of its tokens instead of {sessions.iloc[2, 0]:.0f} %",
+        "{sessions.iloc[0, 1]:.0f} million tokens instead of {sessions.iloc[2, 1]:.0f}",
+        "do the same work {sessions.iloc[0, 1] / sessions.iloc[2, 1]:.0f} times",
+        "busiest replica works {sessions.iloc[2, 6]:.1f} times as much as the mean",
+        "interval from {gained['within SLO (%)'][0] - gained['within SLO (%)'][1]:.0f} to "
+        "{sum(gained['within SLO (%)']):.0f}",
+        "{deaths.completed.iloc[1]:,.0f} complete, {deaths['tried again'].iloc[1]:.0f} of them after",
+        "{deaths['P99 TTFT (ms)'].iloc[1]:,.0f} against {deaths['P99 TTFT (ms)'].iloc[2]:.0f} ms",
+        "rises from {deaths['mean TPOT (ms)'].iloc[0]:.1f} to {deaths['mean TPOT (ms)'].iloc[1]:.1f} ms",
+        "mean TTFT is {deaths.iloc[3, 6]:.0f} ms, against {deaths.iloc[1, 6]:.0f} where it stays dead",
+        "power_of_two has {deaths.iloc[4, 6]:.0f}",
+        "saves {100 - 100 * scale.iloc[3, 3] / scale.iloc[1, 3]:.0f} % of the GPU seconds of four replicas "
+        "and meets the SLO for {scale.iloc[3, 2]:.0f} % of the requests instead of {scale.iloc[1, 2]:.0f} %",
+        "and gets {scale.iloc[5, 2]:.0f} %, at the price of four",
+        "median gap of {ways['median ITL']['NVLink', 'PP4']:.1f} ms, against "
+        "{ways['median ITL']['NVLink', '4 replicas']:.1f} on a GPU of its own and "
+        "{ways['median ITL']['NVLink', 'TP4']:.1f} with TP4",
+        "{ways['bubbles (%)']['NVLink', 'PP4']:.0f} % of the time of its stages",
+        "P99 of TTFT is {round(ways['P99 TTFT']['PCIe', 'TP4'], -1):.0f} ms against PP4's "
+        "{ways['P99 TTFT']['PCIe', 'PP4']:.0f}",
+        "({ways['median ITL']['PCIe', 'TP2 x PP2']:.1f} against "
+        "{ways['median ITL']['PCIe', '4 replicas']:.1f} ms)",
+        "they carry {ways.iloc[7, 6]:.0f} requests a second",
+        "P99 of ITL is {parted['P99 ITL']['2P:2D']:.1f} ms with two and two, against "
+        "{parted['P99 ITL']['chunked 2048']:.0f} and {parted['P99 ITL']['chunked 512']:.0f} ms",
+        "{parted['median ITL']['2P:2D']:.1f} against {parted['median ITL']['chunked 2048']:.1f} ms",
+        "16 prompts a second: {parted['within SLO (%)']['1P:3D']:.0f} % meet the SLO",
+        "and {parted['within SLO (%)']['2P:2D, 1 GB/s']:.0f} % meet the SLO",
+        "one gap of {pools['2P:2D'].requests.num_output.mean():.0f}",
+        "{moved.gb.iloc[0]:.0f} GB for 1,000 prompts are {moved.gb.iloc[0]:.0f} MB each",
+        "are {16e-3 * moved.gb.iloc[0] / 2:.2f} GB/s each",
+        "{moved.mean_ms['2P:2D, 1 GB/s'] / 1e3:.0f} s on average. With 3 GB/s it is "
+        "{moved.mean_ms['2P:2D, 3 GB/s']:.0f} ms, of which the bytes alone are half, and with 50 GB/s it is "
+        "{moved.mean_ms['2P:2D']:.0f}",
+        "Code completion has {sent['by layer'].requests.num_output.mean():.0f} tokens an answer",
+        "P99 of TPOT is {coded['P99 TPOT'].iloc[1]:.0f} instead of {coded['P99 TPOT'].iloc[0]:.0f} ms",
+        "a transfer takes {coded.transfer.iloc[2]:.0f} ms on average",
+        "{coded['median TTFT'].iloc[4]:.0f} instead of {coded['median TTFT'].iloc[2]:.0f} ms in the median",
+        "P99 of ITL falls to {coded['P99 ITL'].iloc[4]:.1f}",
+        "was worth {sessions.iloc[2, 5] - sessions.iloc[0, 5]:.0f} points",
+        "{100 * fleet['prefix_affinity'].summary['servetwin']['extrapolated_share']:.0f} % of the steps of "
+        "fleet-a100",
+    ],
     "13_speculation_and_quantisation": [
         "1.67 tokens is where the sum ends",
         "give {3 * 0.392:.2f} accepted of three, which is printed as "
@@ -611,6 +664,39 @@ CLAIMS: dict[str, list[str]] = {
         "offers.front.sort_values('mean_tpot_ms')['parallel.tensor_parallel_size'].iloc[[0, -1]].tolist() == "
         "[2, 1]",
         "offers.front.median_ttft_ms.iloc[0] > 5 * offers.front.median_ttft_ms.iloc[-1]",
+    ],
+    "12_parallel_and_disaggregated": [
+        "abs(waits['mean wait (s)'] - waits.theory).iloc[[0, 4]].lt(waits['±'].iloc[[0, 4]]).all()",
+        "5.5 < waits.iloc[0, 0] / waits.iloc[4, 0] < 7 and 0.45 < waits.iloc[1, 0] / waits.iloc[0, 0] < 0.55",
+        "0.3 < waits.iloc[2, 0] / waits.iloc[0, 0] < 0.37 and waits.iloc[3, 0] < 1.5 * waits.iloc[4, 0]",
+        "routed.verdicts == {'round_robin': 'needs more runs', 'random': 'loss'}",
+        "attained['least_outstanding', 10] < 1 and attained['round_robin'].nunique() == 1",
+        "list(attained['power_of_two'].iloc[1:]) == sorted(attained['power_of_two'].iloc[1:], reverse=True)",
+        "stale['least_outstanding', 10].steps[['num_running', 'num_waiting']].sum(axis=1).max() > 250",
+        "max(each['kv_usage_peak'] for each in fleet['session_affinity'].summary['servetwin']['replicas']) "
+        "> 0.999",
+        "(own['busiest / mean', 'our own'] < own['busiest / mean', 'prefix_affinity']).all()",
+        "sum(gained['busiest / mean']) < 0",
+        "own['within SLO (%)'].diff(axis=1).iloc[:, 1].between(-8.5, -0.5).all()",
+        "deaths['within SLO (%)'].idxmin() == 'it comes back'",
+        "scale.iloc[4, 3] > scale.iloc[1, 3] and scale.iloc[4, 2] < scale.iloc[0, 2] + 6",
+        "abs(scale.iloc[5, 3] / scale.iloc[1, 3] - 1) < 0.01",
+        "189 < scaled['2 to 6, 60 s'].steps.query('replica == 2').start.min() < 193",
+        "600 < scaled['2 to 6, 60 s'].steps.query('start < 190').groupby('replica').last()"
+        "[['num_running', 'num_waiting']].to_numpy().sum() < 800",
+        "all(a > b for a, b in zip(gaps(shared['NVLink', 'PP4'])[0], gaps(shared['NVLink', 'TP4'])[0]))",
+        "all(max(gaps(shared['NVLink', way])[0][i] for way in WAYS) == gaps(shared['NVLink', 'PP4'])[0][i] "
+        "for i in range(len(QUANTILES)))",
+        "ways['median ITL']['PCIe', 'TP4'] < ways['median ITL']['PCIe', 'PP4']",
+        "ways.loc['PCIe'].drop(columns='bubbles (%)').iloc[:, [0, 3, 4]].idxmin().eq('4 replicas').all()",
+        "ways.loc['PCIe', 'P99 TTFT'].idxmin() == 'PP4'",
+        "ways.loc['PCIe'].iloc[:, 6].idxmax() == '4 replicas'",
+        "0.5 < ways.loc[('NVLink', 'TP4')].iloc[0] / ways.loc[('NVLink', '4 replicas')].iloc[0] < 0.55",
+        "judged.verdicts == {'PP4': 'loss', '4 replicas': 'loss'}",
+        "sorted(parted['P99 ITL'])[1] == parted['P99 ITL']['2P:2D, 1 GB/s']",
+        "better.verdicts == {'2P:2D': 'win'}",
+        "0.4 < moved.gb.iloc[0] / 3 / moved.mean_ms['2P:2D, 3 GB/s'] < 0.6",
+        "coded['P99 TPOT'].iloc[2] > coded['P99 TPOT'].iloc[0] > 2 * coded['P99 TPOT'].iloc[3]",
     ],
     "13_speculation_and_quantisation": [
         "1.66 < expected_tokens(same_rate(0.4, 64)) < 1.67",
