@@ -245,3 +245,32 @@ def test_empty_tables_merge() -> None:
     none = of_replica(run(replicas=2).steps, 9)
     assert isinstance(none, StepTable)
     assert len(merged([none, none])) == 0
+
+
+KINDS_OF_SERVERS: dict[str, dict[str, Any]] = {
+    "stages": {"parallel.pipeline_parallel_size": 2},
+    "tiers": {
+        "kv.tiers": [{"name": "host", "capacity_gib": 1, "bandwidth_gb_s": 5, "offload": True}],
+        "scheduler.preemption": "swap",
+        "kv.num_gpu_blocks_override": 60,
+    },
+    "async": {"scheduler.async_scheduling": True},
+    "static": {"scheduler.batching": "static"},
+    "int8": {"model.quantization": "int8", "latency.kind": "roofline", "latency.coefficients": None},
+}
+
+
+@pytest.mark.parametrize("name", KINDS_OF_SERVERS)
+def test_replicas_may_be_any_server(name: str) -> None:
+    """One that dies, too: every request completes with all its tokens, and each gap is counted once."""
+    outage = [{"replica": 1, "at_s": 1.0, "back_s": 1.5}]
+    scenario = cluster(replicas=3, outages=outage).with_(**KINDS_OF_SERVERS[name])
+    made = run_scenario(scenario, check_invariants=True)
+    plain = run(replicas=3)
+    assert counts(made.requests)["completed"] == 120
+    tokens = dict(zip(plain.requests.id, plain.requests.num_output.tolist(), strict=True))
+    assert dict(zip(made.requests.id, made.requests.num_output.tolist(), strict=True)) == tokens
+    assert int(made.gaps[1].sum()) == int((made.requests.num_output - 1).sum())
+    assert made.own["num_retried"] > 0  # type: ignore[operator]
+    again = run_scenario(scenario)
+    assert again.requests.finish.tolist() == made.requests.finish.tolist(), "asleep or watched"

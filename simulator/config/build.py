@@ -156,6 +156,7 @@ def build_latency(scenario: Scenario, model: Model, hardware: Hardware) -> Laten
     """Return the latency model the scenario names: profile, roofline or line."""
     section = scenario.latency
     latency: LatencyModel
+    is_profile = section.kind == "profile"
     if model.moe is not None:
         model = replace(model, moe=replace(model.moe, skew=scenario.parallel.expert_skew))
     gpus, stages = scenario.parallel.tensor_parallel_size, scenario.parallel.pipeline_parallel_size
@@ -163,7 +164,6 @@ def build_latency(scenario: Scenario, model: Model, hardware: Hardware) -> Laten
         latency = _linear(section.coefficients or {})
     else:
         kv_dtype = scenario.kv.kv_cache_dtype
-        is_profile = section.kind == "profile"
         measured = group_profile(hardware, model, gpus, section.profile, kv_dtype) if is_profile else None
         latency = measured or estimate(
             hardware,
