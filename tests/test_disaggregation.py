@@ -559,6 +559,8 @@ def test_what_disaggregation_does_not_know_is_refused() -> None:
     drafting = {"speculative": {"method": "ngram", "num_speculative_tokens": 3, "acceptance": 0.4}}
     with pytest.raises(ConfigError, match="must be null under speculative"):
         pools_of(drafting)
+    with pytest.raises(ConfigError, match="must be null under scheduler"):
+        pools_of({"scheduler.batching": "static"})
     with pytest.raises(ConfigError, match="pipeline_parallel_size must be 1"):
         pools_of({"parallel.pipeline_parallel_size": 2})
     for wrong in ({"prefill": {"count": 0}}, {"prefill": {"set": {"model.name": "x"}}}, {"lease_s": 0}):

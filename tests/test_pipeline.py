@@ -559,3 +559,21 @@ def test_kv_size_says_which_stage_decides() -> None:
     assert "stage 1 of 4, which has the fewest blocks, per GPU" in out
     refused = servetwin("kv-size", "llama-3.1-70b", "--pipeline-parallel-size", 90)
     assert "pipeline_parallel_size must be 1..80, the layers, got 90" in refused.complaint
+
+
+@pytest.mark.parametrize("horizon", [0.3, 0.7, 1.1, 1.9, 2.6])
+def test_a_horizon_cuts_what_is_under_way(horizon: float) -> None:
+    """Whatever was sampled before it is what a run without it had sampled until then."""
+    keys = {
+        "parallel.pipeline_parallel_size": 2,
+        "workload.arrivals": {"kind": "poisson", "rate": 30.0},
+        "workload.num_requests": 60,
+        "kv.num_gpu_blocks_override": 60,
+    }
+    whole = run_scenario(load_scenario("tiny-cpu").with_(**keys))
+    cut = run_scenario(load_scenario("tiny-cpu").with_(**keys, **{"run.horizon_s": horizon}))
+    assert cut.steps.end.max() <= horizon
+    assert cut.steps.end.tolist() == whole.steps.end[: len(cut.steps)].tolist()
+    assert cut.requests.num_output.sum() == cut.steps.output_tokens.sum()
+    early = whole.requests.first_token[: len(cut.requests)] <= horizon
+    assert (~np.isnan(cut.requests.first_token) == early).all()

@@ -85,6 +85,8 @@ def build_pools(
         raise ConfigError(f"{WHERE}: must be null under speculative, whose drafts it does not know")
     if any(each.kv.pipeline_parallel_size > 1 for each in machines):
         raise ConfigError(f"{WHERE}: parallel.pipeline_parallel_size must be 1 in both pools")
+    if any(kind.make_scheduler().keeps_finished for _, kind in kinds):
+        raise ConfigError(f"{WHERE}: must be null under scheduler.batching static, which keeps its places")
     prefill, decode = machines
     (num_prefill, one), (num_decode, other) = kinds
     model, dtype = prefill.model, scenario.kv.kv_cache_dtype

@@ -56,6 +56,10 @@ class LaneRecorder(Recorder):
         """Forget the steps from this one on: the run stops before they end."""
         del self._ends[num_steps:], self._lane[num_steps:]
         self._joined = {seq: step for seq, step in self._joined.items() if step < num_steps}
+        over = np.asarray(self._stints, dtype=np.int64).reshape(-1, 3)
+        over = over[over[:, 1] < num_steps]
+        over[:, 2] = np.minimum(over[:, 2], num_steps - 1)  # those of other lanes were under way at its end
+        self._stints = array("q", over.ravel().tolist())
 
     def stints(self, counts: NDArray[np.bool_]) -> Stints:
         """Return the stints that are over of the requests that count, lanes together."""
