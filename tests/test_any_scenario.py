@@ -1,4 +1,4 @@
-"""Keys of every kind drawn together: a scenario is refused in one line, or runs and adds up, asleep or watched."""
+"""Keys of every kind drawn together: a scenario is refused in one line, or it runs and adds up."""
 
 from __future__ import annotations
 
