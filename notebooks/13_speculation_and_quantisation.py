@@ -135,7 +135,7 @@ pd.DataFrame(needs, ["times the step", "a to break even", "gain with a = 0.8"]).
 
 # %% [markdown]
 # Three passes of a model a sixth as large make the step 1.6 times as long even for a single sequence:
-# they read 2.5 GB each, against 16. So the first 40 % of acceptance only pay the drafter. At 80 %, which
+# they read 2.5 GB each, against 16. So the first 39 % of acceptance only pay the drafter. At 80 %, which
 # a good pair reaches, 1.85 times is left, and at a batch of 256 next to nothing: there the small model's
 # KV is read for every draft too.
 #
@@ -270,7 +270,7 @@ for at, each in built.items():
 # Half the bits are not half the bytes: int8 takes the weights from 16.1 to 9.1 GB, int4 to 5.7. A single
 # sequence decodes in 66 % of the time with 8 bits and in 50 % with 4. At a batch of 256 the time is nearly
 # that of 16 bits again, and a prompt's always: those steps compute. Only fp8 on the H100 is quicker
-# everywhere, since it computes quicker; its prompt takes 62 % of the time, not half, as attention, head and
+# everywhere, since it computes quicker; its prompt takes 63 % of the time, not half, as attention, head and
 # host stay as they were.
 #
 # ## Fewer bits: speed
@@ -295,16 +295,15 @@ speed = {
 }
 speed = pd.DataFrame(speed).T.rename_axis(["GPU", "clients"])
 against = speed.div(speed["16 bits"], axis=0)
-figure = PrivateFigure(new_figure(1, 2, height=360, subplot_titles=list(GPUS), shared_yaxes=True))
+figure = PrivateFigure(new_figure(1, 2, height=360, shared_yaxes=True))
 for col, gpu in enumerate(GPUS, start=1):
     for color, name in zip(COLORS, ("int4", "int8", "fp8"), strict=False):
         line = {"color": color, "dash": "dot" if name == "fp8" else "solid"}
         told = {"name": name, "legendgroup": name, "showlegend": col == 1, "mode": "lines+markers"}
         figure.add_scatter(x=crowds, y=against.loc[gpu, name], line=line, **told, row=1, col=col)
+    figure.update_xaxes(type="log", tickvals=crowds, title=f"clients of an {gpu} (log scale)", col=col)
 figure.add_hrect(y0=1.3, y1=1.5, fillcolor=COLORS[4], opacity=0.3, line_width=0)
-figure.update_xaxes(type="log", tickvals=crowds, title="clients (log scale)").update_yaxes(
-    title="tokens/s, times 16 bits", col=1
-)
+figure.update_yaxes(title="tokens/s, times 16 bits", col=1)
 
 # %%
 against.round(2)
@@ -345,10 +344,10 @@ CACHES = {f"{kind} KV": {"kv.kv_cache_dtype": kind} for kind in ("fp8", "int8")}
 BOTH = {"int8, fp8 KV": WEIGHTS["int8"] | CACHES["fp8 KV"]}
 memory = {}
 for name, keys in (WEIGHTS | CACHES | BOTH).items():
-    found = crowd(600, keys, length=800).summary
-    own = found["servetwin"]
+    crowded = crowd(600, keys, length=800).summary
+    own = crowded["servetwin"]
     fit = own["usable_blocks"] * own["block_size"]
-    memory[name] = [fit, found["output_throughput"], found["mean_tpot_ms"], own["num_preemptions"]]
+    memory[name] = [fit, crowded["output_throughput"], crowded["mean_tpot_ms"], own["num_preemptions"]]
 memory = pd.DataFrame(memory, ["tokens that fit", "tokens/s", "mean TPOT (ms)", "preemptions"]).T
 memory.round(0).astype(int)
 
