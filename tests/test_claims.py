@@ -94,6 +94,16 @@ def test_a_trial_of_a_difference_is_the_tournaments() -> None:
     assert found == (held.mean, held.combined.low, held.combined.high, held.combined.level)
 
 
+def test_a_trial_taken_as_priced_has_the_interval_of_chance_alone() -> None:
+    servers = {"chunked": small(), "static": small(**{"scheduler.batching": "static"})}
+    trial = serve_trial(servers, replications=3, n_model_draws=4, workers=1)
+    again = serve_trial(servers, replications=3, n_model_draws=0, workers=1)
+    both = [each.ratio("mean_e2el_ms", "static", "chunked") for each in (trial.as_priced(), again)]
+    assert both[0] == both[1]
+    assert both[0].level == 0.95
+    assert trial.ratio("mean_e2el_ms", "static", "chunked").level != both[0].level
+
+
 def test_a_server_over_itself_is_one_and_its_case_says_what_was_run() -> None:
     trial = serve_trial({"a": small(seed=3)}, replications=2, n_model_draws=2, workers=1)
     found = trial.case("always", "output_throughput", "a", "a")

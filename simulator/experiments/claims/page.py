@@ -13,8 +13,9 @@ What popular tuning articles say about serving a language model, each number com
 
 A claim is a range; a round number is read as +-20 %. A case holds if its whole interval is in the range and
 is wrong if all of it is outside; if the interval crosses a bound it is open. The verdict follows from the
-cases. Intervals hold the chance in the requests and the error that the latency profile states of itself;
-"exact" is arithmetic. A scenario is told as changes to `chat-a100`; what it is compared with comes after a
+cases. Intervals hold the chance in the requests and the error that the latency profile states of itself,
+and where a price is derived and not measured, as that of INT8 is, an error assumed for it; "exact" is
+arithmetic. A scenario is told as changes to `chat-a100`; what it is compared with comes after a
 slash, as changes to the first."""
 
 

@@ -37,6 +37,10 @@ class Trial:
     no_kv_cache: frozenset[Hashable] = frozenset()
     requests: str = ""  # where they are not the scenarios'
 
+    def as_priced(self) -> Trial:
+        """Return the trial with prices taken as exact: its intervals hold the requests' chance alone."""
+        return replace(self, draws=dict.fromkeys(self.draws, ()))
+
     def number(self, of: Callable[[Mapping[Hashable, Values]], float]) -> Number:
         """Return a number made of the metrics of all servers, with its combined interval."""
         values, drawn = _by_index(self.replications, of), _by_index(self.draws, of)
