@@ -356,9 +356,9 @@ seats.table[["output_throughput", "mean_tpot_ms", "num_preemptions"]].round(1)
 #
 # ### Half the bytes
 #
-# With 8 bits a number the same memory holds twice the tokens. So the curve of 8 bits is that of 16, moved
-# to half the memory: it helps where memory is short, and nowhere else. Over five seeds, each with other
-# requests:
+# With 8 bits a number the same memory holds twice the tokens, and a decode reads half as much of them. The
+# first helps where memory is short, and nowhere else: it moves the curve to half the memory. The second
+# helps a little everywhere. Over five seeds, each with other requests:
 
 # %%
 fewer = {**small, "workload": {**small["workload"], "num_requests": 1000}}
@@ -370,10 +370,10 @@ gains = pd.DataFrame(gains, columns=["fp8 / 16 bits at 24 %", "at 92 %"]).rename
 gains.round(2)
 
 # %% [markdown]
-# A factor of 1.55 to 1.61 with 1.7 GB, and exactly 1 with 60. The step times in both are those of 16
-# bits: the profile has no others, and every such result says so in its notes. A real 8-bit cache is
-# also read in half the time, costs something to convert, and changes the answers a little. None of the
-# three is modelled here.
+# A factor of 1.63 to 1.70 with 1.7 GB, and 1.08 to 1.09 with 60, where only the reading is left. The profile
+# was measured in 16 bits; what it says of 8 is derived by the bytes that are read (notebook 13), and every
+# such result says so in its notes. A real 8-bit cache also costs something to convert, and changes the
+# answers a little. Neither is modelled here.
 #
 # ## What prefix caching saves
 #
@@ -500,7 +500,7 @@ own[["evicted_blocks", "prefix_hit_rate"]].astype(float).round(4).rename_axis("K
 # 2. Contiguous reservation wastes by the distance between the longest request and the usual one. Paging
 #    wastes half a block per request.
 # 3. Memory gives the batch, the batch the throughput, until a request costs as much time as it brings
-#    tokens. Beyond, more memory and fewer bits buy next to nothing.
+#    tokens. Beyond, more memory buys next to nothing, and fewer bits a little.
 # 4. Prefix caching saves the computation of what is shared. Under load the queue multiplies what that is
 #    worth.
 #
